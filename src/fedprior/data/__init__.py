@@ -1,0 +1,7 @@
+"""Federations: load one by name, or make one from arrays."""
+
+from fedprior.data.client import Batch, Budget, ClientData, fold
+from fedprior.data.datasets import DATASETS, load
+from fedprior.data.federation import Federation, from_arrays
+
+__all__ = ["DATASETS", "Batch", "Budget", "ClientData", "Federation", "fold", "from_arrays", "load"]

@@ -1,0 +1,189 @@
+"""What a stack of clients trains on: `ClientData`, `Batch`, and `fold`, the one local loop.
+
+Shuffling, short last batches and clients of different size are dealt with here and nowhere else. A stack holds rows
+of one flat tensor, so it is never padded; a batch is, when its clients' batches differ in size, and then carries
+weights that make padding invisible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.rng import Keys
+
+Carry = TypeVar("Carry")
+
+GATHER_BYTES = 32 << 20
+"""Examples are gathered for as many steps at a time as fit here: once an epoch for most clients."""
+
+
+class Batch(NamedTuple):
+    """Some examples of each client of a stack."""
+
+    x: Tensor  # [C, B, ...]
+    y: Tensor  # [C, B]
+    weight: Tensor  # [C, B]  1/m on a client's m real examples, which come first; 0 on padding
+
+    def counts(self) -> list[int]:
+        """Real examples per client."""
+        return [int(m) for m in (self.weight > 0).sum(1)]
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """The examples of a stack of C clients: rows `start[c] : start[c] + size[c]` of a flat tensor."""
+
+    x: Tensor  # [T, ...]
+    y: Tensor  # [T]
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @classmethod
+    def single(cls, x: Tensor, y: Tensor) -> ClientData:
+        """A stack of one: what a site's own node holds."""
+        return cls(x, y, (0,), (len(y),))
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def __getitem__(self, rows: slice | Sequence[int]) -> ClientData:
+        if isinstance(rows, slice):
+            return replace(self, start=self.start[rows], size=self.size[rows])
+        return replace(self, start=tuple(self.start[c] for c in rows), size=tuple(self.size[c] for c in rows))
+
+    @property
+    def n(self) -> Tensor:
+        """Example counts [C], float64: they are weights."""
+        return torch.tensor(self.size, dtype=torch.float64)
+
+    def client(self, c: int) -> tuple[Tensor, Tensor]:
+        """One client's examples and labels, as views."""
+        rows = slice(self.start[c], self.start[c] + self.size[c])
+        return self.x[rows], self.y[rows]
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """One pass over all examples, in order; clients that have none left stay in the stack with weight 0."""
+        for first in range(0, max(self.size, default=0), size):
+            counts = [min(size, max(0, n - first)) for n in self.size]
+            rows = np.zeros((len(self), max(counts)), dtype=np.int64)
+            for c, m in enumerate(counts):
+                rows[c, :m] = np.arange(self.start[c] + first, self.start[c] + first + m)
+            yield _gather(self, rows, np.asarray(counts))
+
+
+def _weights(counts: NDArray[np.int64], width: int, dtype: torch.dtype) -> Tensor:
+    """counts [..., C] -> weights [..., C, width]."""
+    share = np.where(np.arange(width) < counts[..., None], 1.0 / np.maximum(counts, 1)[..., None], 0.0)
+    return torch.from_numpy(share).to(dtype)
+
+
+def _gather(data: ClientData, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> Batch:
+    """Rows [..., C, B] of the flat tensors as one batch (or a block of them)."""
+    flat = torch.from_numpy(rows.reshape(-1))
+    x = data.x.index_select(0, flat).view(*rows.shape, *data.x.shape[1:])
+    y = data.y.index_select(0, flat).view(rows.shape)
+    return Batch(x, y, _weights(counts, rows.shape[-1], data.x.dtype if data.x.is_floating_point() else torch.float32))
+
+
+class Schedule(NamedTuple):
+    """Which rows each client uses at each step; clients ordered by falling number of steps."""
+
+    rows: NDArray[np.int64]  # [S, C, B]
+    counts: NDArray[np.int64]  # [S, C]  real rows of each batch; 0 once a client has finished
+    active: list[int]  # [S]  clients that still train: a prefix of the stack
+
+
+class Budget(NamedTuple):
+    """How long a local run is: `epochs`, or exactly `steps`; one of the two is None."""
+
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+    smallest: int = 1  # a last batch with fewer examples is skipped: batch normalisation needs two
+
+    def per_epoch(self, n: int) -> int:
+        """Batches in one pass over n examples."""
+        return n // self.batch_size + (n % self.batch_size >= self.smallest and n % self.batch_size > 0)
+
+    def length(self, n: int) -> int:
+        """Steps that a client with n examples takes."""
+        if self.steps is None:
+            return (self.epochs or 0) * self.per_epoch(n)
+        return self.steps if self.per_epoch(n) else 0
+
+
+def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
+    """Shuffle every epoch anew and cut it into batches; the last short one is kept."""
+    lengths = np.asarray([budget.length(n) for n in data.size])
+    rows = np.empty((max(lengths, default=0), len(data), budget.batch_size), dtype=np.int64)
+    rows[:] = np.asarray(data.start)[:, None]  # padding repeats a client's first row; its weight is 0
+    counts = np.zeros(rows.shape[:2], dtype=np.int64)
+    for c, (start, n, key) in enumerate(zip(data.start, data.size, keys, strict=True)):
+        per_epoch = budget.per_epoch(n)
+        for s in range(lengths[c]):
+            epoch, b = divmod(s, per_epoch)
+            if b == 0:
+                order = torch.randperm(n, generator=key.fold("epoch", epoch).generator()).numpy() + start
+            batch = order[b * budget.batch_size : (b + 1) * budget.batch_size]
+            rows[s, c, : len(batch)] = batch
+            counts[s, c] = len(batch)
+    return Schedule(rows, counts, [int((lengths > s).sum()) for s in range(len(rows))])
+
+
+def fold(
+    step: Callable[[Carry, Any, Batch, Keys], Carry],
+    carry: Carry,
+    fixed: Any,
+    data: ClientData,
+    keys: Keys,
+    budget: Budget,
+) -> Carry:
+    """Run `carry = step(carry, fixed, batch, keys)` over each client's batches.
+
+    `carry` and `fixed` are stacks. The carry is copied once, so a step may write to the one it is given; `fixed` is
+    never copied. Clients that finish early leave the stack, so a step sees a prefix of it.
+    """
+    order = sorted(range(len(data)), key=lambda c: -budget.length(data.size[c]))
+    if order == list(range(len(data))):
+        return _run(step, tree.clone(carry), fixed, data, keys, schedule(data, keys, budget))
+    carry, fixed = tree.index(carry, order), tree.map(lambda leaf: _reorder(leaf, order), fixed)
+    data, keys = data[order], keys[order]
+    carry = _run(step, carry, fixed, data, keys, schedule(data, keys, budget))
+    return tree.index(carry, [int(i) for i in np.argsort(order)])
+
+
+def _reorder(leaf: Tensor, order: list[int]) -> Tensor:
+    return leaf if leaf.stride(0) == 0 else leaf[order]  # a shared value is the same for every client
+
+
+def _run(
+    step: Callable[[Carry, Any, Batch, Keys], Carry],
+    carry: Carry,
+    fixed: Any,
+    data: ClientData,
+    keys: Keys,
+    plan: Schedule,
+) -> Carry:
+    finished: list[Carry] = []
+    clients = len(data)
+    example = max(1, data.x[:1].numel() * data.x.element_size())
+    block = max(1, GATHER_BYTES // (example * plan.rows.shape[2] * max(clients, 1)))
+    for s, active in enumerate(plan.active):
+        if active < clients:
+            finished.append(tree.index(carry, slice(active, None)))
+            carry, fixed = tree.index(carry, slice(active)), tree.index(fixed, slice(active))
+            keys, clients = keys[:active], active
+        if s % block == 0:
+            examples = _gather(data, plan.rows[s : s + block, :active], plan.counts[s : s + block, :active])
+        width = int(plan.counts[s, :active].max())
+        batch = Batch(*(part[s % block, :active, :width] for part in examples))
+        carry = step(carry, fixed, batch, keys.fold("step", s))
+    return tree.cat([carry, *reversed(finished)])

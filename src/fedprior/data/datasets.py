@@ -1,0 +1,158 @@
+"""Federations by name. Everything here is generated or ships with a dependency: no download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.partition import PARTITIONERS, by_column
+from fedprior.data.synthetic import Synthetic
+from fedprior.errors import FedpriorError
+from fedprior.options import call, check_names, names, pick
+from fedprior.rng import Key
+
+Recipe = Mapping[str, Mapping[str, Any]]
+
+SPLIT_OPTIONS = ("validation", "test")
+SYNTHETIC_RECIPE: Recipe = {
+    "model": {"name": "mlp", "hidden": [32, 16], "single_logit": True},
+    "train": {"optimizer": "adam", "lr": 1e-4, "batch_size": 64, "epochs": 10},
+}
+
+
+class Table(NamedTuple):
+    """One data set before it is spread over clients."""
+
+    x: NDArray[Any]  # [n, ...]
+    y: NDArray[np.int64]  # [n]
+    classes: int
+    columns: Mapping[str, NDArray[Any]]  # what `partition=column` may use
+    recipe: Recipe
+    partition: str = "dirichlet"
+    standardise: bool = False
+
+
+def digits() -> Table:
+    """1,797 handwritten digits of 8×8 pixels, 10 classes (scikit-learn)."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    recipe = {
+        "model": {"name": "mlp", "hidden": [64]},
+        "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 20, "epochs": 5},
+    }
+    return Table(x.reshape(-1, 1, 8, 8) / 16, y.astype(np.int64), 10, {"label": y}, recipe)
+
+
+def breast_cancer() -> Table:
+    """569 tumours with 30 measurements, benign or malignant (scikit-learn; Wisconsin diagnostic data)."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    recipe = {
+        "model": {"name": "mlp", "hidden": [16], "single_logit": True},
+        "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
+    }
+    return Table(x, y.astype(np.int64), 2, {"label": y}, recipe, standardise=True)
+
+
+def csv(path: Path, target: str, client: str) -> Table:
+    """A CSV file of your own: numbers in every column, `target` the class, `client` the site a row belongs to."""
+    if not path.is_file():
+        raise FedpriorError(f"there is no file '{path}': give data.path the path of a CSV file.")
+    frame = pd.read_csv(path)
+    for column in (target, client):
+        if column not in frame:
+            raise FedpriorError(f"'{path}' has no column '{column}': its columns are {', '.join(frame.columns)}.")
+    features = frame.drop(columns=[target, client])
+    for column in features:
+        if not pd.api.types.is_numeric_dtype(features[column]):
+            raise FedpriorError(f"column '{column}' of '{path}' is not numeric: encode it as numbers or drop it.")
+    labels = sorted(frame[target].dropna().unique())
+    if len(labels) < 2 or frame[target].isna().any():
+        raise FedpriorError(f"column '{target}' of '{path}' needs a class in every row, and at least two classes.")
+    y = frame[target].map({label: i for i, label in enumerate(labels)}).to_numpy(np.int64)
+    recipe = {
+        "model": {"name": "mlp", "hidden": [16]},
+        "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
+    }
+    return Table(
+        features.to_numpy(np.float64), y, len(labels), {client: frame[client].to_numpy()}, recipe, "column", True
+    )
+
+
+TABLES: dict[str, Callable[..., Table]] = {f.__name__: f for f in (digits, breast_cancer, csv)}
+DATASETS: tuple[str, ...] = ("synthetic", *TABLES)
+"""The names that `load` knows."""
+
+
+def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
+    """The federation called `name`; options are the data set's, its partition's and the sizes of the splits."""
+    if name == "synthetic":
+        return _synthetic(seed, options)
+    maker = pick("dataset", {**TABLES, "synthetic": digits}, name)
+    given = {k: v for k, v in options.items() if k in names(maker)}
+    table = call("dataset", TABLES, name, given)
+    rest = {k: v for k, v in options.items() if k not in given}
+    clients = _partitioned(name, table, seed, rest)
+    return from_arrays(
+        {client: (table.x[rows], table.y[rows]) for client, rows in clients.items()},
+        classes=table.classes,
+        seed=seed,
+        standardise=table.standardise,
+        name=name,
+        options=options,
+        recipe=table.recipe,
+        **{k: v for k, v in rest.items() if k in SPLIT_OPTIONS},
+    )
+
+
+def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
+    """All options that `load(name, **options)` takes, given the partition they choose."""
+    if name == "synthetic":
+        return [*names(Synthetic), *SPLIT_OPTIONS]
+    maker = pick("dataset", TABLES, name)
+    partition = str(options.get("partition", "column" if name == "csv" else "dirichlet"))
+    own = ["column", "min_size"] if partition == "column" else names(pick("partition", _partitions(), partition))
+    return [*names(maker), "partition", *own, *SPLIT_OPTIONS]
+
+
+def _partitions() -> dict[str, Any]:
+    return {**PARTITIONERS, "column": by_column}
+
+
+def _partitioned(name: str, table: Table, seed: int, options: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+    partition = options.get("partition", table.partition)
+    pick("partition", _partitions(), partition)
+    own = {k: v for k, v in options.items() if k not in ("partition", *SPLIT_OPTIONS)}
+    check_names(f"data '{name}' with partition '{partition}'", own, option_names(name, {"partition": partition}))
+    if partition == "column":
+        column = own.pop("column", next(iter(table.columns)))
+        return by_column(pick("column", table.columns, column), **own)
+    split = call("partition", PARTITIONERS, partition, own)
+    parts = split(table.y, Key.from_seed(seed).fold("partition").numpy())
+    width = len(str(len(parts) - 1))
+    return {f"client-{i:0{width}d}": rows for i, rows in enumerate(parts)}
+
+
+def _synthetic(seed: int, options: Mapping[str, Any]) -> Federation:
+    own = {k: v for k, v in options.items() if k not in SPLIT_OPTIONS}
+    generator = call("dataset", {"synthetic": Synthetic}, "synthetic", own)
+    clients = generator.generate(Key.from_seed(seed).fold("synthetic").numpy())
+    width = len(str(len(clients)))
+    return from_arrays(
+        {f"client-{k + 1:0{width}d}": examples for k, examples in enumerate(clients)},
+        classes=2,
+        seed=seed,
+        standardise=True,
+        name="synthetic",
+        options=options,
+        recipe=SYNTHETIC_RECIPE,
+        **{k: v for k, v in options.items() if k in SPLIT_OPTIONS},
+    )

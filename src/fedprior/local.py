@@ -1,0 +1,95 @@
+"""Local training: the optimiser and budget that every method shares, and gradient descent on a stack of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from typing_extensions import Self
+
+from fedprior.data.client import Batch, Budget, ClientData, fold
+from fedprior.models.task import Task
+from fedprior.optim import SGD, Adam, Optimizer
+from fedprior.rng import Keys
+from fedprior.tree import Params
+
+Objective = Callable[[Params, Any, Batch], Tensor]
+"""(weights, fixed trees, batch) -> what each client minimises, [C]."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """How a client trains in one round. The optimiser starts afresh every round."""
+
+    optimizer: Annotated[Literal["sgd", "adam"], Field(description="gradient descent or Adam")] = "sgd"
+    lr: Annotated[float, Field(gt=0, description="learning rate")] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of SGD")] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, description="added to the gradient, times the weights")] = 0.0
+    batch_size: Annotated[int, Field(ge=1, description="examples per step; the last short batch is kept")] = 50
+    epochs: Annotated[int, Field(ge=0, description="passes over the client's data per round")] = 5
+    steps: Annotated[int | None, Field(ge=0, description="exact steps per round; replaces epochs")] = None
+
+    @model_validator(mode="after")
+    def _momentum_is_sgd(self) -> Self:
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError("momentum belongs to sgd: leave it at 0 with adam")
+        return self
+
+    def make(self) -> Optimizer:
+        """The optimiser."""
+        if self.optimizer == "adam":
+            return Adam(self.lr, self.weight_decay)
+        return SGD(self.lr, self.momentum, self.weight_decay)
+
+    def budget(self, task: Task) -> Budget:
+        """The length of a local run."""
+        epochs = self.epochs if self.steps is None else None
+        return Budget(self.batch_size, epochs, self.steps, task.smallest_batch)
+
+    def lasting(self, epochs: int) -> Train:
+        """The same training for another number of epochs."""
+        return replace(self, epochs=epochs, steps=None)
+
+
+AUTO = Train()
+"""Stands for: what the federation recommends. A method that was given no `train` holds this very object."""
+
+
+def value_and_grad(
+    objective: Objective, w: Params, fixed: Any, batch: Batch, skip: frozenset[str] = frozenset()
+) -> tuple[Tensor, Params]:
+    """Each client's objective [C] and its gradient by every entry of `w` that is not in `skip`.
+
+    Clients share no weights, so the gradient of the sum is every client's own gradient: one backward pass for all.
+    """
+    names = [k for k in w if k not in skip]
+    leaves = {k: v if k in skip else v.detach().requires_grad_() for k, v in w.items()}
+    value = objective(leaves, fixed, batch)
+    grads = torch.autograd.grad(value.sum(), [leaves[k] for k in names], allow_unused=True)
+    return value.detach(), {k: g for k, g in zip(names, grads, strict=True) if g is not None}
+
+
+def descend(
+    task: Task, train: Train, objective: Objective, w: Params, fixed: Any, data: ClientData, keys: Keys
+) -> tuple[Params, Tensor]:
+    """Train every client of a stack from `w`; returns the new weights and the mean objective over the steps, [C]."""
+    optimizer = train.make()
+    buffers = task.buffers
+
+    def step(carry: Any, fixed: Any, batch: Batch, keys: Keys) -> Any:
+        w, state, total, steps = carry["w"], carry["state"], carry["total"], carry["steps"]
+        value, grads = value_and_grad(objective, w, fixed, batch, buffers)
+        optimizer.update(w, grads, state)
+        total += value
+        steps += 1
+        return carry
+
+    count = torch.zeros(len(data), dtype=task.dtype)
+    carry = {"w": w, "state": optimizer.init(task.parameters(w)), "total": count, "steps": count}
+    done = fold(step, carry, fixed, data, keys.fold("descend"), train.budget(task))
+    return done["w"], done["total"] / done["steps"].clamp(min=1)

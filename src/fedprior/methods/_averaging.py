@@ -1,0 +1,61 @@
+"""The skeleton of methods that differ from FedAvg in what a client minimises or does before it predicts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.data.client import Batch, ClientData
+from fedprior.local import descend
+from fedprior.protocol import Empty, Logs, Method, Weights
+from fedprior.rng import Key, Keys
+from fedprior.tree import Params
+
+
+class Up(NamedTuple):
+    """A client's weights and how many examples they come from."""
+
+    w: Params
+    n: Tensor  # [C] float64
+
+
+class Averaging(Method[Weights, Empty, Weights, Up, Weights]):
+    """w_t goes down, each client trains from it, the n-weighted mean of the results is w_{t+1}."""
+
+    @abstractmethod
+    def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
+        """What a client minimises, [C]."""
+
+    def init_server(self, key: Key) -> Weights:
+        """Common initial weights."""
+        return Weights(self.task.init(key.fold("init")))
+
+    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
+        """The global model."""
+        return server
+
+    def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Empty:
+        """Clients keep nothing."""
+        return Empty()
+
+    def local_update(
+        self, client: Empty, down: Weights, data: ClientData, keys: Keys
+    ) -> tuple[Empty, Up, Logs]:
+        """Minimise the objective from w_t."""
+        w, loss = descend(self.task, self.train, self.objective, down.w, down.w, data, keys)
+        return client, Up(w, data.n), {"loss": loss}
+
+    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
+        """w_{t+1} = Σ n_k w_k / Σ n_k."""
+        return Weights(tree.average(ups.w, ups.n))
+
+    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
+        """The network's own distribution."""
+        return self.task.log_probs(personal.w, x)
+
+    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
+        """The global model."""
+        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)

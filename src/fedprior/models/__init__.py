@@ -1,0 +1,21 @@
+"""Models by name. Each is a plain function of the input shape and the number of classes that returns an `nn.Module`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from fedprior.models.cnn import cnn_cifar, cnn_cifar_lenet, cnn_emnist, lenet5
+from fedprior.models.mlp import mlp, softmax
+from fedprior.options import call
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    f.__name__: f for f in (softmax, mlp, lenet5, cnn_cifar, cnn_emnist, cnn_cifar_lenet)
+}
+
+
+def build(name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The model `name` for inputs of `shape`."""
+    return call("model", MODELS, name, options, shape=shape, classes=classes)

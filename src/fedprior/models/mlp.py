@@ -1,0 +1,36 @@
+"""Softmax regression and multi-layer perceptrons."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from fedprior.models.layers import Activation, Norm, activation, classifier, norm
+
+
+def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression: one linear layer on the flattened input (7,850 parameters for 784 inputs, 10 classes)."""
+    return classifier([nn.Flatten()], math.prod(shape), classes)
+
+
+def mlp(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    hidden: tuple[int, ...] = (100,),
+    act: Activation = "relu",
+    slope: float = 0.01,
+    norm_layer: Norm = "none",
+    single_logit: bool = False,
+) -> nn.Module:
+    """Fully connected layers.
+
+    FedMAP's synthetic network is `hidden=(32, 16), single_logit=True` on 30 inputs (1,537 parameters); pFedVEM's and
+    pFedMe's is `hidden=(100,)` on 784 (79,510); pFedBreD's is the same with `act="leaky_relu", slope=0.1`.
+    """
+    widths = (math.prod(shape), *hidden)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), *norm(norm_layer, outputs, images=False), activation(act, slope)]
+    return classifier(layers, widths[-1], 1 if single_logit else classes)

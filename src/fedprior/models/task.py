@@ -1,0 +1,220 @@
+"""A task is a model and a likelihood, as pure functions of explicit weights for a stack of clients.
+
+Any `nn.Module` will do. Its weights live in a dict, the module is only a shape: models that can be stacked run as
+batched matrix products, all others one client at a time through a resident module whose parameter slots are pointed
+at the given tensors (a dictionary assignment each, no copy, no `functional_call`).
+
+Buffers (the running statistics of batch normalisation) are entries of the same dict. Their policy:
+`averaged` – they train in place and travel with the weights, so a method that averages weights averages them too,
+and a method that keeps weights personal keeps them personal; `frozen` – the module always runs in evaluation mode.
+Integer counters are left out: nothing may average them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedprior.data.client import Batch, ClientData
+from fedprior.errors import FedpriorError
+from fedprior.models.stack import linear, stacked
+from fedprior.rng import Key
+from fedprior.tree import Params
+
+EVALUATION_BATCH = 500
+
+
+class Task:
+    """Classification with `module`. A single output z means two classes with logits (0, z)."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        classes: int,
+        *,
+        head: str | None = None,
+        buffers: Literal["averaged", "frozen"] = "averaged",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules()):
+            raise FedpriorError(
+                "the model has dropout, whose draws cannot be keyed by client and step: set its p to 0 and use "
+                "train.weight_decay instead."
+            )
+        if isinstance(module, nn.Linear):
+            module = nn.Sequential(OrderedDict(head=module))
+        self.module = copy.deepcopy(module).to(dtype)
+        self.classes = classes
+        self.dtype = dtype
+        self.policy = buffers
+        self.head = head or _last_linear(module)
+        self.buffers = frozenset(k for k, b in module.named_buffers() if b.is_floating_point())
+
+    def __getstate__(self) -> dict[str, object]:
+        lazy = ("_stacked", "_stacked_base", "_full", "_base")  # closures and live modules are made anew where needed
+        return {k: v for k, v in vars(self).items() if k not in lazy}
+
+    # Weights
+
+    def init(self, key: Key) -> Params:
+        """Fresh weights by each layer's own default initialisation, determined by the key alone."""
+        module = copy.deepcopy(self.module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key.word >> 1)
+            for layer in module.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return self.weights(module)
+
+    def weights(self, module: nn.Module) -> Params:
+        """A module's tensors as a dict."""
+        named = dict(module.named_parameters()) | {k: b for k, b in module.named_buffers() if k in self.buffers}
+        return {k: named[k].detach().clone() for k in sorted(named)}
+
+    def parameters(self, w: Params) -> Params:
+        """The entries that have gradients: no buffers."""
+        return {k: v for k, v in w.items() if k not in self.buffers}
+
+    def split(self, w: Params) -> tuple[Params, Params]:
+        """(base, head)."""
+        ours = f"{self.head}."
+        return (
+            {k: v for k, v in w.items() if not k.startswith(ours)},
+            {k: v for k, v in w.items() if k.startswith(ours)},
+        )
+
+    @cached_property
+    def size(self) -> int:
+        """Number of trainable scalars."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    @property
+    def smallest_batch(self) -> int:
+        """Batch normalisation has no statistics of a single example."""
+        return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()) else 1
+
+    # Forward passes
+
+    @cached_property
+    def _stacked(self) -> Callable[[Params, Tensor], Tensor] | None:
+        return stacked(self.module)
+
+    @cached_property
+    def _stacked_base(self) -> Callable[[Params, Tensor], Tensor] | None:
+        return stacked(_without_head(self.module, self.head))
+
+    @cached_property
+    def _full(self) -> Resident:
+        return Resident(self.module)
+
+    @cached_property
+    def _base(self) -> Resident:
+        return Resident(_without_head(self.module, self.head))
+
+    @property
+    def stackable(self) -> bool:
+        """Whether a stack of clients runs as one batched pass."""
+        return self._stacked is not None
+
+    def logits(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
+        """x [C, B, ...] -> [C, B, K]. In training, `counts` keeps padding out of batch statistics."""
+        if self._stacked is not None:
+            z = self._stacked(w, x)
+        else:
+            z = self._full.each(w, x, counts, train=train and self.policy == "averaged")
+        return F.pad(z, (1, 0)) if z.shape[-1] == 1 else z
+
+    def features(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
+        """The input of the head: x [C, B, ...] -> [C, B, d]."""
+        if self._stacked_base is not None:
+            return self._stacked_base(w, x)
+        return self._base.each(w, x, counts, train=train and self.policy == "averaged")
+
+    def head_logits(self, w: Params, z: Tensor) -> Tensor:
+        """Features [C, B, d] -> logits [C, B, K]."""
+        out = linear(w, self.head, z)
+        return F.pad(out, (1, 0)) if out.shape[-1] == 1 else out
+
+    # Likelihood
+
+    def losses(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
+        """-log p(y | x, w) of every example, [C, B]."""
+        counts = batch.counts() if train and self._stacked is None and len(batch.y) > 1 else None
+        z = self.logits(w, batch.x, counts=counts, train=train)
+        return F.cross_entropy(z.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
+
+    def nll(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
+        """Mean negative log-likelihood of each client's batch, [C]."""
+        return (self.losses(w, batch, train=train) * batch.weight).sum(1)
+
+    @torch.no_grad()
+    def data_nll(self, w: Params, data: ClientData) -> Tensor:
+        """Mean negative log-likelihood of all of a client's examples in evaluation mode, [C] float64."""
+        total = torch.zeros(len(data), dtype=torch.float64)
+        for batch in data.batches(EVALUATION_BATCH):
+            real = (batch.weight > 0).double()
+            total += (self.losses(w, batch, train=False).double() * real).sum(1)
+        return total / data.n
+
+    @torch.no_grad()
+    def log_probs(self, w: Params, x: Tensor) -> Tensor:
+        """log p(y | x, w) in evaluation mode: x [C, N, ...] -> [C, N, K]."""
+        return F.log_softmax(self.logits(w, x), dim=-1)
+
+
+class Resident:
+    """A module that lends its forward pass to weights from outside, one client at a time."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module).requires_grad_(False)
+        owners = dict(self.module.named_modules())
+        self.slots: list[tuple[dict[str, Tensor | None], str, str]] = []
+        for name, _ in [*self.module.named_parameters(), *self.module.named_buffers()]:
+            path, _, short = name.rpartition(".")
+            slots = owners[path]._parameters if short in owners[path]._parameters else owners[path]._buffers
+            self.slots.append((slots, short, name))  # type: ignore[arg-type]
+
+    def each(self, w: Params, x: Tensor, counts: list[int] | None, *, train: bool) -> Tensor:
+        """Run every client's weights on its rows; padded rows come back as zeros."""
+        if self.module.training != train:
+            self.module.train(train)
+        if len(x) == 1:
+            out: Tensor = self._one({k: v.squeeze(0) for k, v in w.items()}, x.squeeze(0))
+            return out.unsqueeze(0)
+        rows = {k: v.unbind(0) for k, v in w.items()}
+        outs = []
+        for c, x_c in enumerate(x):
+            m = len(x_c) if counts is None else counts[c]
+            out = self._one({k: v[c] for k, v in rows.items()}, x_c[:m])
+            outs.append(F.pad(out, (0, 0, 0, x.shape[1] - m)))
+        return torch.stack(outs)
+
+    def _one(self, w: Params, x: Tensor) -> Tensor:
+        for slots, short, name in self.slots:
+            if name in w:
+                slots[short] = w[name]
+        out: Tensor = self.module(x)
+        return out
+
+
+def _last_linear(module: nn.Module) -> str:
+    names = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    if not names:
+        raise FedpriorError("the model has no linear layer to serve as its head: end it with nn.Linear.")
+    return names[-1]
+
+
+def _without_head(module: nn.Module, head: str) -> nn.Module:
+    """The model up to the input of its head."""
+    base = copy.deepcopy(module)
+    path, _, short = head.rpartition(".")
+    setattr(base.get_submodule(path), short, nn.Identity())
+    return base

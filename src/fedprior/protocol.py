@@ -1,0 +1,141 @@
+"""The contract: a method is a frozen dataclass of hyperparameters, and its functions are pure.
+
+The server's state is the prior, a client's state its posterior. Every tensor of a client carries the client axis
+first, so a method is written once, for a stack of C clients: 40 small models in simulation, one at a hospital's node.
+
+    down   = broadcast(server, ids)                              server -> clients
+    client = init_client(down, data, keys)                       when a client joins
+    client, up, logs = local_update(client, down, data, keys)    clients -> server
+    server = aggregate(server, ups, ids)
+    model  = personalise(client, down, data, keys)               what a client predicts with
+    log_p  = predict(model, x, keys)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from typing_extensions import Self
+
+from fedprior.data.client import ClientData
+from fedprior.errors import FedpriorError
+from fedprior.local import AUTO, Train
+from fedprior.models.task import Task
+from fedprior.rng import Key, Keys
+from fedprior.tree import Params
+
+S = TypeVar("S")  # server state
+C = TypeVar("C")  # client state, [C, ...]
+D = TypeVar("D")  # downlink: one for all, or [C, ...]
+U = TypeVar("U")  # uplink, [C, ...]
+P = TypeVar("P")  # personal model, [C, ...]
+
+Logs = dict[str, Tensor]
+"""What a method tells about a local update: name -> [C]."""
+
+Group = Literal["baseline", "Bayesian prior", "regularised", "split", "meta", "clustered", "mixture"]
+
+
+class Empty(NamedTuple):
+    """No state, or nothing to send. A type of its own, because `None` is not a tree."""
+
+
+class Weights(NamedTuple):
+    """A whole network: the server state, message or personal model of many methods."""
+
+    w: Params
+
+
+class About(NamedTuple):
+    """What a method says of itself."""
+
+    name: str
+    title: str
+    paper: str
+    year: int
+    group: Group
+    personal: str  # what each client keeps for itself
+    moment: Literal["after local training", "after aggregation"]  # when the personal model is taken
+    everyone_trains: bool = False  # every client trains every round, and a sample reports
+    personal_downlink: bool = False  # `broadcast` makes one message per client
+
+
+class _Unbound(Task):
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise FedpriorError("this method has no task yet: call method.bind(task), or hand it to fedprior.run.")
+
+
+UNBOUND = _Unbound()
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True))
+class Method(ABC, Generic[S, C, D, U, P]):
+    """One way to learn a prior and the posteriors under it. Leaves are final: nothing concrete is overridden."""
+
+    about: ClassVar[About]
+    types: ClassVar[tuple[Any, Any, Any, Any, Any]]  # (S, C, D, U, P), for decoding files and messages
+
+    task: Task = UNBOUND
+    train: Train = AUTO
+
+    def bind(self, task: Task, train: Train) -> Self:
+        """The method for a task; `train` is used where the method was given none."""
+        return replace(self, task=task, train=train if self.train is AUTO else self.train)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """The method's own options; not the task, nor the local training all methods share."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("task", "train")}
+
+    @abstractmethod
+    def init_server(self, key: Key) -> S:
+        """The prior before the first round; `key` is the run's root, so initial weights are the same for all methods."""
+
+    @abstractmethod
+    def broadcast(self, server: S, ids: Tensor) -> D:
+        """What the clients `ids` receive: one message for all, or a stack if `about.personal_downlink`."""
+
+    @abstractmethod
+    def init_client(self, down: D, data: ClientData, keys: Keys) -> C:
+        """The state of clients that join now: at their first round, or after training has ended."""
+
+    @abstractmethod
+    def local_update(self, client: C, down: D, data: ClientData, keys: Keys) -> tuple[C, U, Logs]:
+        """One round at the clients. Personal state is never in the uplink."""
+
+    @abstractmethod
+    def aggregate(self, server: S, ups: U, ids: Tensor) -> S:
+        """The new prior from the uplinks of the clients that report."""
+
+    @abstractmethod
+    def personalise(self, client: C, down: D, data: ClientData, keys: Keys) -> P:
+        """The model each client predicts with, given its state and the newest message. Leaves no trace."""
+
+    @abstractmethod
+    def predict(self, personal: P, x: Tensor, keys: Keys) -> Tensor:
+        """log p(y | x), Monte-Carlo draws already averaged: x [C, N, ...] -> [C, N, K]."""
+
+    @abstractmethod
+    def predict_global(self, server: S, x: Tensor) -> Tensor | None:
+        """log p(y | x) under the prior alone, x [N, ...] -> [N, K]; None where there is no global model."""
+
+
+M = TypeVar("M", bound=type[Method[Any, Any, Any, Any, Any]])
+
+METHODS: dict[str, type[Method[Any, Any, Any, Any, Any]]] = {}
+"""Every method by name. `fedprior.methods` fills it by importing each of its files."""
+
+
+def register(cls: M) -> M:
+    """Make a method known by `cls.about.name`."""
+    METHODS[cls.about.name] = cls
+    return cls

@@ -1,0 +1,102 @@
+"""Keyed randomness: a draw depends on what it is for, never on when, where or beside whom it is made.
+
+A key is a 64-bit word. `fold` derives another from it with tags (a purpose, a client's name, a round, a step), so the
+key of a draw is a pure function of (seed, purpose, client, round, step). Results therefore do not depend on the order
+of clients, on how they are stacked, or on the number of worker processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(word: int) -> int:
+    """The finaliser of splitmix64 (Steele, Lea & Flood 2014): every input bit reaches every output bit."""
+    word = (word + 0x9E3779B97F4A7C15) & _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return word ^ (word >> 31)
+
+
+@lru_cache(maxsize=4096)
+def _word(tag: str | int) -> int:
+    if isinstance(tag, int):
+        return _mix(tag & _MASK)
+    return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One source of randomness."""
+
+    word: int
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Key:
+        """The root key of a run."""
+        return cls(_mix(seed & _MASK))
+
+    def fold(self, *tags: str | int) -> Key:
+        """A new key for a narrower purpose."""
+        word = self.word
+        for tag in tags:
+            word = _mix(word ^ _word(tag))
+        return Key(word)
+
+    def generator(self) -> torch.Generator:
+        """A torch generator that starts at this key."""
+        return torch.Generator().manual_seed(self.word >> 1)
+
+    def numpy(self) -> np.random.Generator:
+        """A NumPy generator that starts at this key."""
+        return np.random.Generator(np.random.PCG64(self.word))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """One key per client of a stack, and the run's root key, which all clients share.
+
+    Tags are remembered by `fold` and hashed on the first draw: a loop that folds a key per step costs nothing when
+    the step draws nothing.
+    """
+
+    root: Key
+    origin: tuple[int, ...]
+    tags: tuple[str | int, ...] = ()
+
+    @classmethod
+    def of(cls, root: Key, clients: Sequence[str]) -> Keys:
+        """The clients' own keys; by name, so that their order does not matter."""
+        return cls(root, tuple(root.fold("client", name).word for name in clients))
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    def __getitem__(self, rows: slice | Sequence[int]) -> Keys:
+        origin = self.origin[rows] if isinstance(rows, slice) else tuple(self.origin[i] for i in rows)
+        return replace(self, origin=origin)
+
+    def fold(self, *tags: str | int) -> Keys:
+        """Each client's key for a narrower purpose."""
+        return replace(self, tags=self.tags + tags)
+
+    @cached_property
+    def each(self) -> tuple[Key, ...]:
+        """The keys, one per client."""
+        return tuple(Key(word).fold(*self.tags) for word in self.origin)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.each)
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Standard normal draws [C, *shape], each client from its own stream."""
+        return torch.stack([torch.randn(shape, generator=key.generator(), dtype=dtype) for key in self])

@@ -1,0 +1,118 @@
+"""Trees of tensors: the only shape that state and messages may have.
+
+A tree is a tensor, a dict of trees with string keys in sorted order, or a NamedTuple of trees. Nothing else: no
+`None`, no Python numbers, no modules. So every tree can be stacked, sliced, counted, written to a file and read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""A model's named tensors, each with the client axis first when it belongs to a stack."""
+
+T = TypeVar("T")
+
+
+def map(f: Callable[..., Tensor], tree: T, *rest: Any) -> T:
+    """Apply `f` leaf by leaf to trees of one structure."""
+    if isinstance(tree, Tensor):
+        return f(tree, *rest)  # type: ignore[return-value]
+    if isinstance(tree, dict):
+        return {k: map(f, v, *(r[k] for r in rest)) for k, v in tree.items()}  # type: ignore[return-value]
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map(f, *fields) for fields in zip(tree, *rest, strict=True)))
+    raise TypeError(f"{type(tree).__name__} is not a tree: only tensors, dicts and NamedTuples are")
+
+
+def items(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Leaves with their paths, such as `theta/base.0.weight`, in structure order."""
+    if isinstance(tree, Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for k, v in tree.items():
+            yield from items(v, f"{path}/{k}" if path else k)
+    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        for k, v in zip(tree._fields, tree, strict=True):
+            yield from items(v, f"{path}/{k}" if path else k)
+    else:
+        raise TypeError(f"{type(tree).__name__} at '{path}' is not a tree: only tensors, dicts and NamedTuples are")
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors of a tree, in structure order."""
+    return [leaf for _, leaf in items(tree)]
+
+
+def flatten(tree: Any) -> dict[str, Tensor]:
+    """Path -> tensor: what a file or a message holds. `unflatten` is the inverse."""
+    return dict(items(tree))
+
+
+def unflatten(kind: Any, flat: Mapping[str, Tensor], path: str = "") -> Any:
+    """Rebuild a tree of type `kind` (a NamedTuple class, `Params` or `Tensor`) from its flat form."""
+    if kind is Tensor:
+        return flat[path]
+    prefix = f"{path}/" if path else ""
+    if hasattr(kind, "_fields"):
+        hints = get_type_hints(kind)
+        return kind(*(unflatten(hints[name], flat, prefix + name) for name in kind._fields))
+    return {k.removeprefix(prefix): flat[k] for k in sorted(flat) if k.startswith(prefix)}
+
+
+def index(tree: T, rows: Tensor | slice | int | Sequence[int]) -> T:
+    """Rows of the client axis: a slice gives views, indices give copies."""
+    return map(lambda leaf: leaf[rows], tree)
+
+
+def cat(trees: Sequence[T]) -> T:
+    """Join stacks along the client axis."""
+    first, *rest = trees
+    return map(lambda *leaf: torch.cat(leaf), first, *rest) if rest else first
+
+
+def expand(tree: T, clients: int) -> T:
+    """One shared tree as a stack, without a copy: every client sees the same memory."""
+    return map(lambda leaf: leaf.expand(clients, *leaf.shape), tree)
+
+
+def clone(tree: T) -> T:
+    """A tree with memory of its own."""
+    return map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
+
+
+def zeros_like(tree: T) -> T:
+    """Zeros of the same shapes."""
+    return map(torch.zeros_like, tree)
+
+
+def sub(a: T, b: T) -> T:
+    """a - b."""
+    return map(torch.sub, a, b)
+
+
+def sqnorm(tree: Any) -> Tensor:
+    """Squared Euclidean norm of each client's whole tree, [C]."""
+    return torch.stack([leaf.flatten(1).square().sum(1) for leaf in leaves(tree)]).sum(0)
+
+
+def average(tree: T, weights: Tensor) -> T:
+    """Weighted mean over the client axis, accumulated in float64 and cast back; weights [R] need not sum to 1."""
+    share = weights.double() / weights.double().sum()
+
+    def mean(leaf: Tensor) -> Tensor:
+        total = torch.zeros(leaf.shape[1:], dtype=torch.float64)
+        for row, a in zip(leaf, share.tolist(), strict=True):
+            total.add_(row, alpha=a)
+        return total.to(leaf.dtype)
+
+    return map(mean, tree)
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all leaves, as a message would carry them."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
