@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from typing_extensions import Self
 
 from fedprior.data.client import Batch, Budget, ClientData, fold
 from fedprior.models.task import Task
-from fedprior.optim import SGD, Adam, Optimizer
+from fedprior.optim import SGD, Adam, Optimizer, OptState
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
@@ -78,18 +77,23 @@ def descend(
     task: Task, train: Train, objective: Objective, w: Params, fixed: Any, data: ClientData, keys: Keys
 ) -> tuple[Params, Tensor]:
     """Train every client of a stack from `w`; returns the new weights and the mean objective over the steps, [C]."""
-    optimizer = train.make()
-    buffers = task.buffers
+    optimizer, budget, buffers = train.make(), train.budget(task), task.buffers
 
-    def step(carry: Any, fixed: Any, batch: Batch, keys: Keys) -> Any:
-        w, state, total, steps = carry["w"], carry["state"], carry["total"], carry["steps"]
-        value, grads = value_and_grad(objective, w, fixed, batch, buffers)
-        optimizer.update(w, grads, state)
-        total += value
-        steps += 1
+    def step(carry: Descent, fixed: Any, batch: Batch, keys: Keys) -> Descent:
+        value, grads = value_and_grad(objective, carry.w, fixed, batch, buffers)
+        optimizer.update(carry.w, grads, carry.state)
+        carry.total.add_(value)
         return carry
 
-    count = torch.zeros(len(data), dtype=task.dtype)
-    carry = {"w": w, "state": optimizer.init(task.parameters(w)), "total": count, "steps": count}
-    done = fold(step, carry, fixed, data, keys.fold("descend"), train.budget(task))
-    return done["w"], done["total"] / done["steps"].clamp(min=1)
+    start = Descent(w, optimizer.init(task.parameters(w)), torch.zeros(len(data), dtype=task.dtype))
+    done = fold(step, start, fixed, data, keys.fold("descend"), budget)
+    steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
+    return done.w, done.total / steps
+
+
+class Descent(NamedTuple):
+    """What a local run carries from step to step."""
+
+    w: Params
+    state: OptState
+    total: Tensor  # [C] sum of the objective over the steps

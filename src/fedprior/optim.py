@@ -1,7 +1,7 @@
 """Optimisers on stacked trees: `init` makes a state, `update` writes one step into weights and state.
 
 They write in place because `fold` hands a step a carry of its own: on a stack of small models every extra pass over
-the weights counts. The formulas are those of `torch.optim`, which the tests use as an oracle.
+the weights counts, and the fused kernels of `torch.optim` make just one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ def _fresh(w: Params, *, first: bool, second: bool) -> OptState:
     return OptState(zeros() if first else {}, zeros() if second else {}, torch.zeros(clients, dtype=torch.int64))
 
 
+def _aligned(w: Params, grads: Params) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights and gradients for the fused kernels, which want both contiguous."""
+    return [w[k] for k in grads], [g.contiguous() for g in grads.values()]
+
+
 class SGD(NamedTuple):
     """v ← m v + g + wd w;  w ← w - lr v."""
 
@@ -54,16 +59,19 @@ class SGD(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState) -> None:
         """One step in place."""
-        names = list(grads)
-        weights, steps = [w[k] for k in names], [grads[k] for k in names]
-        if self.weight_decay:
-            torch._foreach_add_(steps, weights, alpha=self.weight_decay)
-        if self.momentum:
-            velocity = [state.first[k] for k in names]
-            torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, steps)
-            steps = velocity
-        torch._foreach_add_(weights, steps, alpha=-self.lr)
+        weights, gradients = _aligned(w, grads)
+        torch._fused_sgd_(
+            weights,
+            gradients,
+            [state.first[k] for k in grads] if self.momentum else [],
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
 
 
 class Adam(NamedTuple):
@@ -82,16 +90,20 @@ class Adam(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState) -> None:
         """One step in place."""
-        names = list(grads)
-        weights, gradient = [w[k] for k in names], [grads[k] for k in names]
-        m, v = [state.first[k] for k in names], [state.second[k] for k in names]
-        if self.weight_decay:
-            torch._foreach_add_(gradient, weights, alpha=self.weight_decay)
-        t = int(state.steps.add_(1)[0])  # the clients of a stack start together, so they share the count
-        torch._foreach_lerp_(m, gradient, 1 - self.beta1)
-        torch._foreach_mul_(v, self.beta2)
-        torch._foreach_addcmul_(v, gradient, gradient, 1 - self.beta2)
-        scale = torch._foreach_sqrt(v)
-        torch._foreach_div_(scale, (1 - self.beta2**t) ** 0.5)
-        torch._foreach_add_(scale, self.eps)
-        torch._foreach_addcdiv_(weights, m, scale, -self.lr / (1 - self.beta1**t))
+        weights, gradients = _aligned(w, grads)
+        steps = state.steps.add_(1)[0].float()  # the clients of a stack start together, so they share the count
+        torch._fused_adam_(
+            weights,
+            gradients,
+            [state.first[k] for k in grads],
+            [state.second[k] for k in grads],
+            [],
+            [steps] * len(weights),
+            lr=self.lr,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from typing_extensions import Self
 
 from fedprior.data.client import ClientData
 from fedprior.errors import FedpriorError
@@ -98,7 +97,7 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
     @abstractmethod
     def init_server(self, key: Key) -> S:
-        """The prior before the first round; `key` is the run's root, so initial weights are the same for all methods."""
+        """The prior before the first round; `key` is the run's root, so all methods start from the same weights."""
 
     @abstractmethod
     def broadcast(self, server: S, ids: Tensor) -> D:
@@ -129,13 +128,14 @@ class Method(ABC, Generic[S, C, D, U, P]):
         """log p(y | x) under the prior alone, x [N, ...] -> [N, K]; None where there is no global model."""
 
 
-M = TypeVar("M", bound=type[Method[Any, Any, Any, Any, Any]])
+T = TypeVar("T")
 
 METHODS: dict[str, type[Method[Any, Any, Any, Any, Any]]] = {}
 """Every method by name. `fedprior.methods` fills it by importing each of its files."""
 
 
-def register(cls: M) -> M:
+def register(cls: type[T]) -> type[T]:
     """Make a method known by `cls.about.name`."""
+    assert issubclass(cls, Method)
     METHODS[cls.about.name] = cls
     return cls

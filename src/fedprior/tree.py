@@ -90,14 +90,28 @@ def zeros_like(tree: T) -> T:
     return map(torch.zeros_like, tree)
 
 
-def sub(a: T, b: T) -> T:
-    """a - b."""
-    return map(torch.sub, a, b)
+def sqdist(a: Any, b: Any) -> Tensor:
+    """‖a - b‖² of each client's whole tree, [C]: the heart of every Gaussian prior, so it is one node in the graph."""
+    left, right = leaves(a), leaves(b)
+    distance: Tensor = _SquaredDistance.apply(len(left), *left, *right)  # type: ignore[no-untyped-call]
+    return distance
 
 
-def sqnorm(tree: Any) -> Tensor:
-    """Squared Euclidean norm of each client's whole tree, [C]."""
-    return torch.stack([leaf.flatten(1).square().sum(1) for leaf in leaves(tree)]).sum(0)
+class _SquaredDistance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, count: int, *both: Tensor) -> Tensor:
+        gap = torch._foreach_sub(both[:count], both[count:])
+        ctx.save_for_backward(*gap)
+        flat = [leaf.flatten(1) for leaf in gap]
+        return torch.stack([torch.linalg.vecdot(leaf, leaf) for leaf in flat]).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        pull = [leaf * (2 * grad).view(-1, *[1] * (leaf.dim() - 1)) for leaf in ctx.saved_tensors]
+        needs = ctx.needs_input_grad[1:]
+        ours = [p if need else None for p, need in zip(pull, needs, strict=False)]
+        theirs = [-p if need else None for p, need in zip(pull, needs[len(pull) :], strict=True)]
+        return (None, *ours, *theirs)
 
 
 def average(tree: T, weights: Tensor) -> T:

@@ -60,7 +60,5 @@ def test_errors() -> None:
     labels = np.array([0, 1, 2])
     with pytest.raises(FedpriorError, match="at least one example each: drop the empty ones"):
         heterogeneity(labels, [np.array([0]), np.array([], dtype=np.int64)], 3)
-    with pytest.raises(
-        FedpriorError, match=r"^labels run from 0 to 2, outside 0\.\.1: number them from 0\.$"
-    ):
+    with pytest.raises(FedpriorError, match=r"^labels run from 0 to 2, outside 0\.\.1: number them from 0\.$"):
         heterogeneity(labels, [np.array([0, 1, 2])], 2)

@@ -20,6 +20,7 @@ from fedprior.data.partition import (
     RandomSlicing,
     Shards,
     _repaired,
+    _shares,
     by_column,
 )
 from fedprior.errors import FedpriorError
@@ -55,9 +56,7 @@ def assert_exact_cover(parts: list[Indices], n: int) -> None:
 
 @quick
 @given(st.data(), st.sampled_from(["iid", "dirichlet", "capped", "quantity"]), unbalanced(), seeds, alphas)
-def test_free_sizes_always_fit(
-    data: st.DataObject, name: str, labels: Indices, seed: int, alpha: float
-) -> None:
+def test_free_sizes_always_fit(data: st.DataObject, name: str, labels: Indices, seed: int, alpha: float) -> None:
     """Where sizes are free, any clients * min_size <= N works, however small alpha is."""
     clients = data.draw(st.integers(1, len(labels)))
     min_size = data.draw(st.integers(1, len(labels) // clients))
@@ -88,9 +87,7 @@ def test_dealt_labels_cover(data: st.DataObject, name: str, labels: Indices, see
         partitioner = Shards(clients=clients, shards=s, min_size=s)
     else:
         k = data.draw(st.sampled_from([k for k in range(1, C + 1) if C % k == 0]))
-        partitioner = RandomSlicing(
-            clients=clients * C // k, labels=k, min_size=k, equal=data.draw(st.booleans())
-        )
+        partitioner = RandomSlicing(clients=clients * C // k, labels=k, min_size=k, equal=data.draw(st.booleans()))
     parts = partitioner(labels, rng(seed))
     assert len(parts) == partitioner.clients
     assert_exact_cover(parts, len(labels))
@@ -109,9 +106,7 @@ def test_reproducible_sorted_int64(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 def test_more_clients_than_samples(name: str) -> None:
-    with pytest.raises(
-        FedpriorError, match=r"^4 examples are too few for 5 clients of at least 1: use fewer"
-    ):
+    with pytest.raises(FedpriorError, match=r"^4 examples are too few for 5 clients of at least 1: use fewer"):
         PARTITIONERS[name](clients=5, min_size=1)(np.array([0, 1, 0, 1]), rng())
 
 
@@ -181,25 +176,33 @@ def test_cap_sends_the_second_class_to_the_other_client() -> None:
     assert all(sizes_of(partitioner(balanced(2, 30), rng(seed))) == [30, 30] for seed in range(20))
 
 
-class Underflow(np.random.Generator):
-    """A generator whose Dirichlet underflows, as numpy's older one does for small alpha."""
+class Fixed(np.random.Generator):
+    """A generator with a known Dirichlet draw: numpy's legacy one underflows to 0 or NaN for small alpha."""
 
-    value = np.nan
+    p: NDArray[np.float64]
 
     def dirichlet(self, alpha: object, size: object = None) -> NDArray[np.float64]:
-        return np.full(len(np.asarray(alpha)), self.value)
+        return self.p
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0])
 def test_underflow_gives_the_class_to_a_random_client(value: float) -> None:
     owners = set()
     for seed in range(20):
-        broken = Underflow(np.random.PCG64(seed))
-        broken.value = value
+        broken = Fixed(np.random.PCG64(seed))
+        broken.p = np.full(3, value)
         sizes = sizes_of(Dirichlet(clients=3, alpha=1e-3, min_size=1)(balanced(1, 30), broken))
         assert sorted(sizes) == [1, 1, 28]
         owners.add(int(np.argmax(sizes)))
     assert owners == {0, 1, 2}
+
+
+def test_rounding_leaks_nothing() -> None:
+    """Ten times 0.1 adds up to 0.9999999999999999; the eleventh client, with p = 0, gets nothing."""
+    tenths = Fixed(np.random.PCG64())
+    tenths.p = np.append(np.full(10, 0.1), 0)
+    assert np.cumsum(tenths.p)[-1] < 1
+    assert _shares(10, 1.0, 11, tenths).tolist() == [1] * 10 + [0]
 
 
 def test_repair_takes_the_fewest_from_the_largest() -> None:
@@ -220,7 +223,7 @@ def test_many_clients_terminate() -> None:
 
 def test_quantity_varies_sizes_only() -> None:
     """Dir(1) sizes have cv sqrt((M - 1) / (M + 1)) = 0.95 for M = 20; labels stay mixed, TV 0.4 / sqrt(n)."""
-    labels = balanced(2, 20_000)
+    labels = np.repeat([0, 1], 20_000)
     numbers = heterogeneity(labels, Quantity(clients=20, alpha=1.0, min_size=50)(labels, rng()), 2)
     assert 0.5 < numbers["size_cv"] < 1.5
     assert numbers["tv"] < 0.03

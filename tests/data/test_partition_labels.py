@@ -71,9 +71,7 @@ def test_shards_hold_few_labels() -> None:
 def test_shards_uneven() -> None:
     """11 examples in 4 shards: sizes 3, 3, 3, 2, so two clients with two shards have 6 and 5."""
     assert sorted(table(balanced(1, 11), Shards(clients=2)).sum(axis=1)) == [5, 6]
-    with pytest.raises(
-        FedpriorError, match=r"^11 examples do not make 20 shards: use fewer clients or shards"
-    ):
+    with pytest.raises(FedpriorError, match=r"^11 examples do not make 20 shards: use fewer clients or shards"):
         table(balanced(1, 11), Shards(clients=2, shards=10))
 
 
@@ -98,6 +96,20 @@ def test_slicing_deals_new_hands_to_each_group() -> None:
     assert len(np.unique(first_hands, axis=0)) > 10
 
 
+def test_slicing_is_the_published_procedure() -> None:
+    """A fresh shuffle for each pair; one set of cut points; a client pops the last blocks of its labels."""
+    labels = balanced(10, 30)
+    deal, cut = np.random.default_rng(5).spawn(2)
+    shuffles = [deal.permutation(10) for _ in range(4)]
+    hands = [hand for shuffle in shuffles for hand in (shuffle[:5], shuffle[5:])]
+    classes = [cut.permutation(np.flatnonzero(labels == c)) for c in range(10)]
+    points = np.sort(1 + cut.choice(29, 3, replace=False))
+    blocks = [np.split(indices, points) for indices in classes]
+    expected = [sorted(np.concatenate([blocks[c].pop() for c in hand])) for hand in hands]
+    parts = RandomSlicing(clients=8)(labels, np.random.default_rng(5))
+    assert [part.tolist() for part in parts] == expected
+
+
 def test_slicing_law_of_sizes() -> None:
     """Four points without repeats among 1..99 cut 100 examples into five blocks, each of mean 20.
 
@@ -118,9 +130,7 @@ def test_slicing_unequal_classes(sizes: list[int], seed: int) -> None:
     counts = table(labels, RandomSlicing(clients=24, labels=3), seed)
     assert ((counts > 0).sum(axis=1) == 3).all()
     assert counts.sum(axis=0).tolist() == sizes
-    ends = np.cumsum(
-        counts.reshape(12, 2, 6).sum(axis=1)[::-1], axis=0
-    )  # [groups, classes]; last block first
+    ends = np.cumsum(counts.reshape(12, 2, 6).sum(axis=1)[::-1], axis=0)  # [groups, classes]; last block first
     smallest = int(np.argmin(sizes))
     assert (np.abs(ends - ends[:, [smallest]] * np.array(sizes) / sizes[smallest]) <= 0.5 + 1e-9).all()
 
@@ -170,7 +180,7 @@ def test_major_never_repeats_when_nothing_wraps(clients: int, major: int, share:
 
 
 def test_major_wraps_across_clients_only() -> None:
-    """20 clients of m = 100 need 2 m = 200 of each class of 60: three rounds, and 20 examples a fourth time."""
+    """20 clients of m = 100 need 2 m = 200 of each class of 60: 3 rounds and 20 examples more."""
     parts = MajorMinor(samples=100)(balanced(10, 60), np.random.default_rng(0))
     assert all(len(part) == len(np.unique(part)) == 100 for part in parts)
     assert np.bincount(np.bincount(np.concatenate(parts), minlength=600)).tolist() == [0, 0, 0, 400, 200]

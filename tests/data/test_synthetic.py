@@ -120,9 +120,7 @@ def test_client_does_not_depend_on_the_number_of_clients(skew: Skew) -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(
-        FedpriorError, match=r"^intrinsic=5 is more than features=4: choose at most as many\.$"
-    ):
+    with pytest.raises(FedpriorError, match=r"^intrinsic=5 is more than features=4: choose at most as many\.$"):
         Synthetic(skew="feature", features=4, intrinsic=5)
     with pytest.raises(FedpriorError, match="leave small clients fewer than 2 rows: use at least samples=8"):
         Synthetic(skew="quantity", samples=7)

@@ -44,16 +44,12 @@ def test_worst_decile_by_hand() -> None:
 def test_pooled_is_the_metric_of_all_predictions_together() -> None:
     rng = np.random.default_rng(1)
     predictions = [client(rng, n) for n in (3, 40, 1, 17)]
-    together = client_metrics(
-        np.concatenate([p for p, _ in predictions]), np.concatenate([y for _, y in predictions])
-    )
+    together = client_metrics(np.concatenate([p for p, _ in predictions]), np.concatenate([y for _, y in predictions]))
     cohort = cohort_metrics(predictions)
     for name in METRICS:
         assert cohort.summary[name]["pooled"] == together[name]
         weighted = np.average(cohort.clients[name], weights=cohort.sizes)
-        assert (cohort.summary[name]["pooled"] == pytest.approx(weighted)) == (
-            name in {"accuracy", "nll", "brier"}
-        )
+        assert (cohort.summary[name]["pooled"] == pytest.approx(weighted)) == (name in {"accuracy", "nll", "brier"})
 
 
 def test_client_values_are_the_client_metrics_in_order() -> None:
@@ -61,9 +57,7 @@ def test_client_values_are_the_client_metrics_in_order() -> None:
     predictions = [client(rng, n) for n in (5, 9, 30)]
     cohort = cohort_metrics(predictions)
     for i, (log_probs, labels) in enumerate(predictions):
-        assert {name: values[i] for name, values in cohort.clients.items()} == client_metrics(
-            log_probs, labels
-        )
+        assert {name: values[i] for name, values in cohort.clients.items()} == client_metrics(log_probs, labels)
 
 
 def test_clients_without_a_test_set_change_nothing_but_the_count() -> None:

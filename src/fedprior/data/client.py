@@ -99,6 +99,7 @@ class Schedule(NamedTuple):
     rows: NDArray[np.int64]  # [S, C, B]
     counts: NDArray[np.int64]  # [S, C]  real rows of each batch; 0 once a client has finished
     active: list[int]  # [S]  clients that still train: a prefix of the stack
+    width: list[int]  # [S]  the largest batch of the step
 
 
 class Budget(NamedTuple):
@@ -135,7 +136,8 @@ def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
             batch = order[b * budget.batch_size : (b + 1) * budget.batch_size]
             rows[s, c, : len(batch)] = batch
             counts[s, c] = len(batch)
-    return Schedule(rows, counts, [int((lengths > s).sum()) for s in range(len(rows))])
+    active = [int((lengths > s).sum()) for s in range(len(rows))]
+    return Schedule(rows, counts, active, counts.max(1, initial=0).tolist())
 
 
 def fold(
@@ -173,17 +175,18 @@ def _run(
     plan: Schedule,
 ) -> Carry:
     finished: list[Carry] = []
-    clients = len(data)
+    clients, batch_size = plan.rows.shape[1:]
     example = max(1, data.x[:1].numel() * data.x.element_size())
-    block = max(1, GATHER_BYTES // (example * plan.rows.shape[2] * max(clients, 1)))
-    for s, active in enumerate(plan.active):
+    block = max(1, GATHER_BYTES // (example * batch_size * max(clients, 1)))
+    for s, (active, width) in enumerate(zip(plan.active, plan.width, strict=True)):
         if active < clients:
             finished.append(tree.index(carry, slice(active, None)))
             carry, fixed = tree.index(carry, slice(active)), tree.index(fixed, slice(active))
             keys, clients = keys[:active], active
         if s % block == 0:
             examples = _gather(data, plan.rows[s : s + block, :active], plan.counts[s : s + block, :active])
-        width = int(plan.counts[s, :active].max())
-        batch = Batch(*(part[s % block, :active, :width] for part in examples))
+        batch = Batch(*(part[s % block] for part in examples))
+        if width < batch_size or active < len(batch.y):
+            batch = Batch(*(part[:active, :width] for part in batch))
         carry = step(carry, fixed, batch, keys.fold("step", s))
     return tree.cat([carry, *reversed(finished)])

@@ -43,7 +43,7 @@ def digits() -> Table:
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
-    recipe = {
+    recipe: Recipe = {
         "model": {"name": "mlp", "hidden": [64]},
         "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 20, "epochs": 5},
     }
@@ -55,7 +55,7 @@ def breast_cancer() -> Table:
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
-    recipe = {
+    recipe: Recipe = {
         "model": {"name": "mlp", "hidden": [16], "single_logit": True},
         "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
     }
@@ -71,14 +71,14 @@ def csv(path: Path, target: str, client: str) -> Table:
         if column not in frame:
             raise FedpriorError(f"'{path}' has no column '{column}': its columns are {', '.join(frame.columns)}.")
     features = frame.drop(columns=[target, client])
-    for column in features:
-        if not pd.api.types.is_numeric_dtype(features[column]):
-            raise FedpriorError(f"column '{column}' of '{path}' is not numeric: encode it as numbers or drop it.")
+    for feature in features:
+        if not pd.api.types.is_numeric_dtype(features[feature]):
+            raise FedpriorError(f"column '{feature}' of '{path}' is not numeric: encode it as numbers or drop it.")
     labels = sorted(frame[target].dropna().unique())
     if len(labels) < 2 or frame[target].isna().any():
         raise FedpriorError(f"column '{target}' of '{path}' needs a class in every row, and at least two classes.")
     y = frame[target].map({label: i for i, label in enumerate(labels)}).to_numpy(np.int64)
-    recipe = {
+    recipe: Recipe = {
         "model": {"name": "mlp", "hidden": [16]},
         "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
     }

@@ -67,8 +67,8 @@ class Federation:
     def share_memory(self) -> Federation:
         """Move the tensors to where worker processes can see them without a copy."""
         for name in SPLITS:
-            self.split(name).x.share_memory_()
-            self.split(name).y.share_memory_()
+            for tensor in (self.split(name).x, self.split(name).y):
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
         return self
 
     def fingerprint(self) -> str:

@@ -15,9 +15,7 @@ def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(-1))
 
 
-def heterogeneity(
-    labels: NDArray[np.int64], parts: Sequence[NDArray[np.int64]], classes: int
-) -> dict[str, float]:
+def heterogeneity(labels: NDArray[np.int64], parts: Sequence[NDArray[np.int64]], classes: int) -> dict[str, float]:
     """Spread of sizes, and distances between each client's label distribution and that of all `labels`.
 
     `size_cv` is standard deviation over mean; `tv` the mean total-variation distance and `js` the mean
@@ -26,9 +24,7 @@ def heterogeneity(
     """
     sizes = np.array([len(part) for part in parts])
     if not sizes.size or not sizes.all():
-        raise FedpriorError(
-            "heterogeneity needs clients with at least one example each: drop the empty ones."
-        )
+        raise FedpriorError("heterogeneity needs clients with at least one example each: drop the empty ones.")
     if labels.min() < 0 or labels.max() >= classes:
         raise FedpriorError(
             f"labels run from {labels.min()} to {labels.max()}, outside 0..{classes - 1}: number them from 0."

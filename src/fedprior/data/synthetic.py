@@ -34,13 +34,11 @@ def ball_and_shell(
     return x
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Synthetic:
     """The paper's three scenarios; quantity and label skew concern the second half of the clients."""
 
-    skew: Annotated[
-        Literal["feature", "quantity", "label"], Field(description="What differs besides the affine maps.")
-    ]
+    skew: Annotated[Literal["feature", "quantity", "label"], Field(description="What differs besides the affine maps.")]
     clients: Annotated[int, Field(ge=1, description="Number of clients.")] = 10
     samples: Annotated[int, Field(ge=2, description="Rows per client.")] = 2000
     noise_variance: Annotated[

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import Self
 
 from fedprior import tree
 from fedprior.data.federation import Federation
 from fedprior.engine.memory import keep_freed_memory
 from fedprior.engine.pool import Pool, WorkerError
 from fedprior.engine.stack import (
-    AnyMethod,
+    SPLIT_SCALARS,
     Answer,
+    AnyMethod,
     Context,
     Job,
     Local,
@@ -95,7 +95,13 @@ class Engine:
         return self._share(torch.zeros(rows, *leaf.shape[1:], dtype=leaf.dtype))
 
     def _share(self, leaf: Tensor) -> Tensor:
-        return leaf.share_memory_() if self.shared else leaf
+        if self.shared:
+            leaf.share_memory_()  # type: ignore[no-untyped-call]
+        return leaf
+
+    def _stacks(self, rows: list[int]) -> list[list[int]]:
+        least = 2 if len(rows) * self.method.task.size >= SPLIT_SCALARS else 1
+        return compose(rows, self.federation, self.largest, least)
 
     def _run(self, jobs: Sequence[Job]) -> list[Answer]:
         answers: list[Answer] = []
@@ -115,7 +121,7 @@ class Engine:
         self._broadcast()
         reporters = sorted(reporters, key=lambda i: self.federation.clients[i])
         slot = {i: k for k, i in enumerate(reporters)}
-        stacks = compose(trainers, self.federation, self.largest)
+        stacks = self._stacks(trainers)
         answers = self._run([Local(rows, [slot.get(i, -1) for i in rows], number) for rows in stacks])
         memory = self.context.memory
         memory.joined[trainers] = True
@@ -133,12 +139,18 @@ class Engine:
         pointers = {up.untyped_storage().data_ptr() for up in tree.leaves(self.context.memory.ups)}
         return leaf.clone() if leaf.untyped_storage().data_ptr() in pointers else leaf
 
+    def message_bytes(self) -> tuple[int, int]:
+        """Bytes of one client's uplink and downlink."""
+        memory, personal = self.context.memory, self.method.about.personal_downlink
+        down = tree.index(memory.down, slice(1)) if personal else memory.down
+        return tree.nbytes(tree.index(memory.ups, slice(1))), tree.nbytes(down)
+
     def predict(
         self, number: int, splits: tuple[str, ...], *, models: bool = False
     ) -> tuple[Predictions, list[dict[str, NDArray[Any]]]]:
         """Every client's predictions with its personal model after round `number`, and the models if asked."""
         self._broadcast()
-        stacks = compose(self.everyone, self.federation, self.largest)
+        stacks = self._stacks(self.everyone)
         found: Predictions = {s: [np.empty((0, 0), np.float32)] * len(self.federation) for s in splits}
         trees: list[dict[str, NDArray[Any]]] = [{} for _ in self.everyone]
         for answer in self._run([Predict(rows, splits, number, models) for rows in stacks]):

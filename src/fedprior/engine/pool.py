@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import sys
 import traceback
@@ -9,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
+from typing import Self
 
 import torch
 import torch.multiprocessing
-from typing_extensions import Self
 
 from fedprior.engine.memory import keep_freed_memory
 from fedprior.engine.stack import Answer, Context, Job
@@ -98,10 +99,8 @@ class Pool:
     def close(self) -> None:
         """End the workers."""
         for connection, process in zip(self.connections, self.processes, strict=True):
-            try:
+            with contextlib.suppress(OSError):
                 connection.send(None)
-            except OSError:
-                pass
             process.join(timeout=5)
             if process.is_alive():
                 process.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,7 @@ AnyMethod = Method[Any, Any, Any, Any, Any]
 
 STACK_SCALARS = 2_500_000  # weights per stack that still run well on one core
 STACK_CLIENTS = 256
+SPLIT_SCALARS = 400_000  # weights in a cohort from which two stacks on two cores beat one
 
 
 def chunk_size(chunk: int | Literal["auto"], task: Task) -> int:
@@ -30,15 +32,15 @@ def chunk_size(chunk: int | Literal["auto"], task: Task) -> int:
     return max(1, min(STACK_CLIENTS, STACK_SCALARS // task.size)) if task.stackable else 1
 
 
-def compose(rows: Sequence[int], federation: Federation, largest: int) -> list[list[int]]:
-    """Cut a cohort into stacks of nearly equal length, clients of like size together.
+def compose(rows: Sequence[int], federation: Federation, largest: int, least: int = 1) -> list[list[int]]:
+    """Cut a cohort into `least` or more stacks of nearly equal length, clients of like size together.
 
     A function of the cohort alone: not of the number of workers, nor of the order of the clients.
     """
     ordered = sorted(rows, key=lambda i: (-federation.train.size[i], federation.clients[i]))
-    stacks = -(-len(ordered) // largest)
+    stacks = max(-(-len(ordered) // largest), min(least, len(ordered)))
     bounds = [round(k * len(ordered) / stacks) for k in range(stacks + 1)] if stacks else [0]
-    return [ordered[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [ordered[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 class Memory(NamedTuple):

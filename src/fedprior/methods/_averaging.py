@@ -41,9 +41,7 @@ class Averaging(Method[Weights, Empty, Weights, Up, Weights]):
         """Clients keep nothing."""
         return Empty()
 
-    def local_update(
-        self, client: Empty, down: Weights, data: ClientData, keys: Keys
-    ) -> tuple[Empty, Up, Logs]:
+    def local_update(self, client: Empty, down: Weights, data: ClientData, keys: Keys) -> tuple[Empty, Up, Logs]:
         """Minimise the objective from w_t."""
         w, loss = descend(self.task, self.train, self.objective, down.w, down.w, data, keys)
         return client, Up(w, data.n), {"loss": loss}

@@ -85,7 +85,7 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
     def energy(self, theta: Params, gamma: Params) -> Tensor:
         """R(θ; γ) = ‖θ - γ‖² / (2σ²), [C]; buffers are no part of it."""
         parameters = self.task.parameters
-        return self.strength / 2 * tree.sqnorm(tree.sub(parameters(theta), parameters(gamma)))
+        return self.strength / 2 * tree.sqdist(parameters(theta), parameters(gamma))
 
     def objective(self, theta: Params, gamma: Params, batch: Batch) -> Tensor:
         """-log posterior per example: the prior counts in full at every step  (Eq. 7)."""

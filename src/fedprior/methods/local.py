@@ -49,9 +49,7 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
         """F_k(w)."""
         return self.task.nll(w, batch)
 
-    def local_update(
-        self, client: Weights, down: Empty, data: ClientData, keys: Keys
-    ) -> tuple[Weights, Empty, Logs]:
+    def local_update(self, client: Weights, down: Empty, data: ClientData, keys: Keys) -> tuple[Weights, Empty, Logs]:
         """Go on from where the client stopped, with a fresh optimiser."""
         w, loss = descend(self.task, self.train, self.objective, client.w, Empty(), data, keys)
         return Weights(w), Empty(), {"loss": loss}
@@ -70,4 +68,4 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
 
     def predict_global(self, server: Empty, x: Tensor) -> None:
         """There is no global model."""
-        return None
+        return

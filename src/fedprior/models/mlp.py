@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from torch import nn
@@ -31,6 +32,6 @@ def mlp(
     """
     widths = (math.prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), *norm(norm_layer, outputs, images=False), activation(act, slope)]
     return classifier(layers, widths[-1], 1 if single_logit else classes)

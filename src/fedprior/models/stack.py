@@ -17,6 +17,8 @@ from fedprior.tree import Params
 
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Identity)
 
+LARGE_LAYER = 8192  # weights per client from which a contiguous gradient is worth a Python function in the graph
+
 Forward = Callable[[Params, Tensor], Tensor]
 """(weights [C, ...], inputs [C, B, ...]) -> outputs [C, B, ...]."""
 
@@ -31,7 +33,7 @@ class StackedLinear(torch.autograd.Function):
         return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """∂x = g W, ∂W = gᵀ x, ∂b = Σ g."""
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
@@ -48,7 +50,7 @@ def linear(w: Params, name: str, x: Tensor) -> Tensor:
     bias = w.get(f"{name}.bias")
     if bias is None:
         return x @ weight.transpose(1, 2)
-    if weight.requires_grad or bias.requires_grad:
+    if weight.requires_grad and weight[0].numel() > LARGE_LAYER:
         out: Tensor = StackedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return out
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))

@@ -124,13 +124,15 @@ class Task:
         """Whether a stack of clients runs as one batched pass."""
         return self._stacked is not None
 
-    def logits(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
-        """x [C, B, ...] -> [C, B, K]. In training, `counts` keeps padding out of batch statistics."""
+    def _outputs(self, w: Params, x: Tensor, counts: list[int] | None = None, *, train: bool = False) -> Tensor:
+        """The network's last layer. In training, `counts` keeps padding out of batch statistics."""
         if self._stacked is not None:
-            z = self._stacked(w, x)
-        else:
-            z = self._full.each(w, x, counts, train=train and self.policy == "averaged")
-        return F.pad(z, (1, 0)) if z.shape[-1] == 1 else z
+            return self._stacked(w, x)
+        return self._full.each(w, x, counts, train=train and self.policy == "averaged")
+
+    def logits(self, w: Params, x: Tensor) -> Tensor:
+        """x [C, B, ...] -> [C, B, K], in evaluation mode."""
+        return _two_classes(self._outputs(w, x))
 
     def features(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
         """The input of the head: x [C, B, ...] -> [C, B, d]."""
@@ -140,15 +142,16 @@ class Task:
 
     def head_logits(self, w: Params, z: Tensor) -> Tensor:
         """Features [C, B, d] -> logits [C, B, K]."""
-        out = linear(w, self.head, z)
-        return F.pad(out, (1, 0)) if out.shape[-1] == 1 else out
+        return _two_classes(linear(w, self.head, z))
 
     # Likelihood
 
     def losses(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
         """-log p(y | x, w) of every example, [C, B]."""
         counts = batch.counts() if train and self._stacked is None and len(batch.y) > 1 else None
-        z = self.logits(w, batch.x, counts=counts, train=train)
+        z = self._outputs(w, batch.x, counts, train=train)
+        if z.shape[-1] == 1:
+            return F.binary_cross_entropy_with_logits(z.squeeze(-1), batch.y.to(z.dtype), reduction="none")
         return F.cross_entropy(z.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
 
     def nll(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
@@ -180,7 +183,7 @@ class Resident:
         for name, _ in [*self.module.named_parameters(), *self.module.named_buffers()]:
             path, _, short = name.rpartition(".")
             slots = owners[path]._parameters if short in owners[path]._parameters else owners[path]._buffers
-            self.slots.append((slots, short, name))  # type: ignore[arg-type]
+            self.slots.append((slots, short, name))
 
     def each(self, w: Params, x: Tensor, counts: list[int] | None, *, train: bool) -> Tensor:
         """Run every client's weights on its rows; padded rows come back as zeros."""
@@ -205,8 +208,12 @@ class Resident:
         return out
 
 
+def _two_classes(z: Tensor) -> Tensor:
+    return F.pad(z, (1, 0)) if z.shape[-1] == 1 else z
+
+
 def _last_linear(module: nn.Module) -> str:
-    names = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    names: list[str] = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     if not names:
         raise FedpriorError("the model has no linear layer to serve as its head: end it with nn.Linear.")
     return names[-1]

@@ -1,0 +1,53 @@
+"""Who takes part in a round: who reports to the server, and who trains at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedprior.rng import Key
+
+
+class Cohort(NamedTuple):
+    """The clients of one round."""
+
+    trainers: list[int]
+    reporters: list[int]
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A rule that draws the reporters of each round. Draws are keyed by client, so the clients' order is irrelevant."""
+
+    rule: Annotated[
+        Literal["all", "fraction", "bernoulli"],
+        Field(description="everyone; a fixed share; or each client by itself with probability `rate`"),
+    ] = "all"
+    rate: Annotated[float, Field(gt=0, le=1, description="share or probability of reporting")] = 1.0
+    least: Annotated[int, Field(ge=1, description="fewest reporters; bernoulli redraws until there are as many")] = 1
+    last_round_all: Annotated[bool, Field(description="everyone reports in the last round")] = False
+
+    def draw(self, root: Key, clients: Sequence[str], number: int, rounds: int, *, everyone_trains: bool) -> Cohort:
+        """The cohort of round `number` (from 0) of `rounds`."""
+        everyone = list(range(len(clients)))
+        if self.rule == "all" or (self.last_round_all and number == rounds - 1):
+            reporters = everyone
+        else:
+            reporters = self._sample(root.fold("participation", number), clients)
+        return Cohort(everyone if everyone_trains else reporters, reporters)
+
+    def _sample(self, key: Key, clients: Sequence[str]) -> list[int]:
+        least = min(self.least, len(clients))
+        attempt = 0
+        while True:
+            draws = [key.fold("attempt", attempt, name).word / 2**64 for name in clients]
+            if self.rule == "fraction":
+                count = max(least, round(self.rate * len(clients)))
+                return sorted(sorted(range(len(clients)), key=lambda i: draws[i])[:count])
+            reporters = [i for i, u in enumerate(draws) if u < self.rate]
+            if len(reporters) >= least:
+                return reporters
+            attempt += 1

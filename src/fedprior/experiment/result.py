@@ -1,0 +1,138 @@
+"""What a run gives back: each client's metrics and personal model, and the summary of them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from fedprior import tree
+from fedprior.data.federation import Federation
+from fedprior.engine import AnyMethod, Predictions
+from fedprior.engine.memory import single_thread
+from fedprior.errors import FedpriorError, unknown
+from fedprior.experiment.journal import Journal, jsonable
+from fedprior.files import file_name, pack, read_tensors, write_bytes, write_text
+from fedprior.metrics import METRICS, Gain, cohort_metrics, correct, gain
+from fedprior.rng import Key, Keys
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """One client's model, able to predict by itself."""
+
+    client: str
+    method: AnyMethod
+    arrays: Mapping[str, NDArray[Any]]
+    seed: int = 0
+
+    def predict(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Class probabilities [n, K] for inputs [n, ...] scaled as in the federation."""
+        inputs = torch.as_tensor(np.asarray(x), dtype=self.method.task.dtype)
+        flat = {k: torch.as_tensor(v).unsqueeze(0) for k, v in self.arrays.items()}
+        personal = tree.unflatten(self.method.types[-1], flat)
+        keys = Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
+        with single_thread():
+            log_p = self.method.predict(personal, inputs.unsqueeze(0), keys).squeeze(0)
+        return log_p.exp().float().numpy()
+
+    def save(self, path: Path, about: Mapping[str, Any]) -> None:
+        """Write it as safetensors; `about` says how to build the method again."""
+        write_bytes(path, pack(self.arrays, {"fedprior": json.dumps(jsonable({**about, "client": self.client}))}))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    method: AnyMethod
+    federation: Federation
+    seed: int
+    journal: Journal
+    predictions: Predictions  # of the personal models after the last round
+    models: list[dict[str, NDArray[Any]]]
+    summary: dict[str, Any]
+    reference: Result | None = field(default=None)
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.about.name
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """One row a client: its examples, the metrics of its personal model on its test split after the last round."""
+        data, names = self.federation, self.federation.clients
+        frame = pd.DataFrame({"client": names, "train": data.train.size, "test": data.test.size}).set_index("client")
+        cohort = cohort_metrics(labelled(self.predictions["test"], data, "test"))
+        for metric in METRICS:
+            frame[metric] = cohort.clients[metric]
+        if self.reference is not None:
+            found = self.gain()
+            other = cohort_metrics(labelled(self.reference.predictions["test"], data, "test"))
+            frame["local_accuracy"] = other.clients["accuracy"]
+            frame["gain"], frame["gain_low"], frame["gain_high"] = found.clients, found.low, found.high
+        return frame
+
+    def gain(self) -> Gain:
+        """The gain in test accuracy over the reference, with a paired bootstrap over test examples."""
+        if self.reference is None:
+            raise FedpriorError("this run has no reference to compare with: pass reference=… or use fedprior.compare.")
+        ours = [correct(*pair) for pair in labelled(self.predictions["test"], self.federation, "test")]
+        theirs = [correct(*pair) for pair in labelled(self.reference.predictions["test"], self.federation, "test")]
+        return gain(ours, theirs, names=self.federation.clients, seed=self.seed)
+
+    def model(self, client: str) -> PersonalModel:
+        """One client's personal model."""
+        if client not in self.federation.clients:
+            raise unknown("client", client, self.federation.clients)
+        return PersonalModel(client, self.method, self.models[self.federation.clients.index(client)], self.seed)
+
+    def predict(self, client: str, x: ArrayLike) -> NDArray[np.float32]:
+        """A client's class probabilities [n, K] for inputs [n, ...]."""
+        return self.model(client).predict(x)
+
+    def save(self, folder: Path) -> None:
+        """Write `models/<client>.safetensors` and `summary.json`."""
+        about = {k: self.summary[k] for k in ("version", "method", "model", "classes", "shape", "precision", "seed")}
+        for client in self.federation.clients:
+            self.model(client).save(folder / "models" / f"{file_name(client)}.safetensors", about)
+        write_text(folder / "summary.json", json.dumps(jsonable(self.summary), indent=2) + "\n")
+
+
+def labelled(
+    predictions: list[NDArray[np.float32]], federation: Federation, split: str
+) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Each client's predictions beside its labels."""
+    data = federation.split(split)
+    return [(log_p, data.client(c)[1].numpy()) for c, log_p in enumerate(predictions)]
+
+
+def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalModel:
+    """A personal model from its file; `module` is needed where the network was not one of ours."""
+    from fedprior import methods, models
+    from fedprior.models.task import Task
+
+    arrays, metadata = read_tensors(Path(path))
+    if "fedprior" not in metadata:
+        raise FedpriorError(f"'{path}' holds no fedprior model: it lacks the description that ours carry.")
+    about = json.loads(metadata["fedprior"])
+    if module is None:
+        spec = dict(about["model"])
+        if spec.get("name") == "custom":
+            raise FedpriorError(f"'{path}' was made with a network of your own: pass it as load_model(path, module).")
+        module = models.build(spec.pop("name"), spec, tuple(about["shape"]), about["classes"])
+    options = dict(about["method"])
+    method = methods.build(options.pop("name"), options)
+    task = Task(module, about["classes"], dtype=getattr(torch, about["precision"]))
+    return PersonalModel(
+        about["client"], method.bind(task, method.train), {k: v.numpy() for k, v in arrays.items()}, about["seed"]
+    )

@@ -1,0 +1,57 @@
+"""Writing files so that nothing is ever half-written: to a temporary file beside the target, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedprior.errors import FedpriorError
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a whole text file or nothing."""
+    write_bytes(path, content.encode())
+
+
+def pack(tensors: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Named tensors as safetensors."""
+    plain = {k: torch.as_tensor(v).contiguous() for k, v in tensors.items()}
+    return save({k: v.clone() for k, v in plain.items()}, dict(metadata or {}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {k: file.get_tensor(k) for k in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FedpriorError(f"'{path}' is missing or damaged and cannot be read: {error}.") from None
+
+
+def file_name(client: str) -> str:
+    """A client's name as a file name: letters, digits, `-`, `_`, `.` and spaces stay, the rest is escaped."""
+    name = quote(client, safe=" ")
+    return name if name.strip(".") else name.replace(".", "%2E")
