@@ -1,0 +1,1 @@
+"""Distributions over weights and features that several methods share."""

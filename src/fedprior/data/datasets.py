@@ -123,6 +123,26 @@ def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
     return [*names(maker), "partition", *own, *SPLIT_OPTIONS]
 
 
+def catalogue() -> list[dict[str, Any]]:
+    """Every data set with its options; those of a partition are listed with it."""
+    entries: list[dict[str, Any]] = [
+        {"name": "synthetic", "about": _first_line(Synthetic), "options": option_names("synthetic", {})}
+    ]
+    for name, maker in TABLES.items():
+        entries.append(
+            {"name": name, "about": _first_line(maker), "options": [*names(maker), "partition", *SPLIT_OPTIONS]}
+        )
+    for name in _partitions():
+        about = {"name": f"partition={name}", "about": _first_line(_partitions()[name])}
+        options = ["column", "min_size"] if name == "column" else names(PARTITIONERS[name])
+        entries.append(about | {"options": options})
+    return entries
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
 def _partitions() -> dict[str, Any]:
     return {**PARTITIONERS, "column": by_column}
 

@@ -38,7 +38,9 @@ def ball_and_shell(
 class Synthetic:
     """The paper's three scenarios; quantity and label skew concern the second half of the clients."""
 
-    skew: Annotated[Literal["feature", "quantity", "label"], Field(description="What differs besides the affine maps.")]
+    skew: Annotated[
+        Literal["feature", "quantity", "label"], Field(description="What differs besides the affine maps.")
+    ] = "label"
     clients: Annotated[int, Field(ge=1, description="Number of clients.")] = 10
     samples: Annotated[int, Field(ge=2, description="Rows per client.")] = 2000
     noise_variance: Annotated[

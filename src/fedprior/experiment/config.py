@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,8 +57,9 @@ class Settings(BaseModel):
 class Config(Settings):
     """All of a run: the settings, and a section each for the method, the data, the model and the local training."""
 
-    method: Section
     data: Section
+    method: Section = {}
+    methods: dict[str, Section] = {}
     model: Section = {}
     train: Section = {}
 
@@ -97,6 +99,17 @@ class Config(Settings):
         method = methods.build(options.pop("name"), options, self.build_train(federation))
         return method.bind(self.build_task(federation), method.train)
 
+    def resolved(self, federation: Federation) -> Config:
+        """The same run with every default spelled out, so that it stays the same when defaults change."""
+        method = self.build_method(federation)
+        return self.model_copy(
+            update={
+                "method": {"name": method.about.name, **method.hyperparameters()},
+                "model": self.build_model(federation),
+                "train": asdict(method.train),
+            }
+        )
+
 
 def make_task(spec: Mapping[str, Any], federation: Federation, dtype: torch.dtype) -> Task:
     """A model section as a task."""
@@ -105,16 +118,23 @@ def make_task(spec: Mapping[str, Any], federation: Federation, dtype: torch.dtyp
     return Task(models.build(name, options, federation.shape, federation.classes), federation.classes, dtype=dtype)
 
 
-def parse(sections: Mapping[str, Any], *, file: Path | None = None, overrides: Iterable[str] = ()) -> Config:
-    """A config from a TOML file, then `a.b=value` overrides, then what the caller sets (None means unset)."""
-    merged: Section = _read(file) if file is not None else {}
+def parse(
+    sections: Mapping[str, Any], *, file: Path | None = None, overrides: Iterable[str] = (), several: bool = False
+) -> Config:
+    """A config from a TOML file, then `a.b=value` overrides, then what the caller sets (None means unset).
+
+    With `several`, the section `methods` (name -> options) stands in for `method`.
+    """
+    merged: Section = read(file) if file is not None else {}
     for override in overrides:
         _override(merged, override)
     for key, value in sections.items():
         if value is not None:
             _merge(merged, key, value)
     check_names("the configuration", merged, Config.model_fields)
-    for section in ("method", "data"):
+    if several and "method" in merged:
+        raise FedpriorError("a comparison takes --methods a,b,c and methods.NAME.key=value, not `method`.")
+    for section in ("data",) if several else ("method", "data"):
         if not isinstance(merged.get(section), dict) or "name" not in merged[section]:
             raise FedpriorError(f"the run names no {section}: give --{section} NAME or {section}.name=NAME.")
     if isinstance(merged.get("participation"), dict):
@@ -125,7 +145,7 @@ def parse(sections: Mapping[str, Any], *, file: Path | None = None, overrides: I
 
 def write(config: Config, path: Path) -> None:
     """Write a config so that `parse` gives it back."""
-    write_text(path, tomli_w.dumps(_plain(config.model_dump(exclude_none=True))))
+    write_text(path, tomli_w.dumps(_plain(config.model_dump(exclude_none=True, exclude={"methods"}))))
 
 
 def _plain(value: Any) -> Any:
@@ -136,7 +156,8 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _read(file: Path) -> Section:
+def read(file: Path) -> Section:
+    """A TOML file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError:

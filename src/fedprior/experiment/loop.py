@@ -59,6 +59,9 @@ def execute(
     summary = describe(method, federation, settings, model) | outcome(journal, settings.rounds)
     summary["timing"] = {"seconds": time.perf_counter() - began, "first_round": first}
     result = Result(method, federation, settings.seed, journal, predictions, models, summary, reference)
+    if reference is not None:
+        summary["gain"] = result.gain()._asdict()
+    summary["clients"] = result.clients.reset_index().to_dict(orient="records")
     if folder is not None:
         result.save(folder)
     return result

@@ -101,11 +101,32 @@ class Result:
         return self.model(client).predict(x)
 
     def save(self, folder: Path) -> None:
-        """Write `models/<client>.safetensors` and `summary.json`."""
+        """Write the models, the test predictions and, last, the summary: a folder with a summary is complete."""
         about = {k: self.summary[k] for k in ("version", "method", "model", "classes", "shape", "precision", "seed")}
         for client in self.federation.clients:
             self.model(client).save(folder / "models" / f"{file_name(client)}.safetensors", about)
+        test = dict(zip(self.federation.clients, self.predictions["test"], strict=True))
+        write_bytes(folder / "predictions.safetensors", pack(test))
         write_text(folder / "summary.json", json.dumps(jsonable(self.summary), indent=2) + "\n")
+
+
+def load_result(folder: Path, method: AnyMethod, federation: Federation, reference: Result | None = None) -> Result:
+    """A finished run from its folder, given the bound method and the federation that its config builds."""
+    journal = Journal(folder)
+    journal.load()
+    summary = json.loads((folder / "summary.json").read_text())
+    test, _ = read_tensors(folder / "predictions.safetensors")
+    models = [read_tensors(folder / "models" / f"{file_name(c)}.safetensors")[0] for c in federation.clients]
+    return Result(
+        method,
+        federation,
+        summary["seed"],
+        journal,
+        {"test": [test[c].numpy() for c in federation.clients]},
+        [{k: v.numpy() for k, v in model.items()} for model in models],
+        summary,
+        reference,
+    )
 
 
 def labelled(

@@ -15,7 +15,10 @@ def _image(shape: tuple[int, ...], size: int, name: str) -> int:
 
 
 def lenet5(shape: tuple[int, ...], classes: int, *, padding: int = 2, norm_layer: Norm = "none") -> nn.Module:
-    """LeNet-5 with ReLU and max-pooling: FedBPS on 28×28 (61,706 parameters), pFedBreD on 32×32 with padding 0 (62,006)."""
+    """LeNet-5 with ReLU and max-pooling.
+
+    FedBPS uses it on 28×28 images (61,706 parameters), pFedBreD on 32×32 ones with padding 0 (62,006).
+    """
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] < 16:
         raise FedpriorError(
             f"model 'lenet5' takes square images of at least 16 pixels, but the data has shape {shape}."

@@ -1,0 +1,238 @@
+"""The command: parses, calls the library, prints. Whatever is wrong becomes one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedprior import __version__
+from fedprior.errors import FedpriorError, unknown
+
+app = typer.Typer(
+    name="fedprior",
+    help="Personalised federated learning with Bayesian methods: one personal model per site, by sharing a prior.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="The data sets, and what a federation looks like.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Options = Annotated[
+    list[str] | None,
+    typer.Argument(help="overrides such as data.skew=label, method.sigma2=15, train.lr=0.01, model.name=mlp"),
+]
+Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
+Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything")]
+Workers = Annotated[int | None, typer.Option("--workers", help="worker processes; results do not depend on it")]
+Out = Annotated[Path | None, typer.Option("--out", help="a new folder for the results")]
+File = Annotated[Path | None, typer.Option("--config", help="a TOML file with the same keys as the overrides")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")]
+Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON")]
+
+
+def main() -> None:
+    """Entry point: errors meant for people go to stderr in one line."""
+    try:
+        app()
+    except FedpriorError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted: continue with `fedprior resume DIR`", file=sys.stderr)
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedprior {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None:
+    pass
+
+
+def _free(stem: str) -> Path:
+    """`runs/<stem>`, with a number behind it when that is taken."""
+    folder, k = Path("runs") / stem, 2
+    while folder.exists():
+        folder, k = Path("runs") / f"{stem}-{k}", k + 1
+    return folder
+
+
+def _finish(results: dict[str, Any], folder: Path, *, quiet: bool, as_json: bool) -> None:
+    from fedprior.experiment.journal import jsonable
+    from fedprior.report import tables
+
+    if as_json:
+        single = next(iter(results.values())).summary if len(results) == 1 else None
+        document = single or {name: result.summary for name, result in results.items()}
+        print(json.dumps(jsonable(document), indent=2))
+        return
+    if quiet:
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    if len(results) > 1:
+        console.print(tables.comparison(results, wide=console.width >= 110))
+    federated = [r for r in results.values() if len(results) == 1 or r.method.about.group == "Bayesian prior"]
+    for result in federated:
+        console.print(tables.clients(result))
+    console.print(f"results: {folder}", highlight=False)
+
+
+@app.command()
+def run(
+    options: Options = None,
+    method: Annotated[str | None, typer.Option("--method", help="method, see `fedprior methods`")] = None,
+    data: Data = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    out: Out = None,
+    config: File = None,
+    reference: Annotated[
+        bool, typer.Option("--local/--no-local", help="train Local beside it, at the same budget")
+    ] = True,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train one method; leaves summary.json and models/<client>.safetensors in the output folder."""
+    from fedprior.cli.progress import Show
+    from fedprior.experiment import folder
+    from fedprior.experiment.config import parse
+
+    document = parse(_sections(method, data, rounds, seed, workers), file=config, overrides=options or [])
+    target = out or _free(f"{document.method['name']}-{document.data['name']}-seed{document.seed}")
+    with Show(quiet=quiet or as_json) as show:
+        result = folder.start(document, target, show, reference=reference)
+    _finish({result.name: result}, target, quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def compare(
+    options: Options = None,
+    methods: Annotated[str | None, typer.Option("--methods", help="names with commas between, or `all`")] = None,
+    data: Data = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    out: Out = None,
+    config: File = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="always run Local and FedAvg-FT too")
+    ] = True,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train several methods on the same partition from the same weights; one sub-folder each.
+
+    Options of one method are given as methods.NAME.key=value.
+    """
+    from fedprior.cli.progress import Show
+    from fedprior.experiment import folder
+    from fedprior.experiment.config import parse
+    from fedprior.protocol import METHODS
+
+    document = parse(_sections(None, data, rounds, seed, workers), file=config, overrides=options or [], several=True)
+    named = list(METHODS) if methods == "all" else [m for m in (methods or "").split(",") if m]
+    chosen = {name: document.methods.get(name, {}) for name in named or document.methods}
+    for name in [*chosen, *document.methods]:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+    if not chosen:
+        raise FedpriorError("there is nothing to compare: give --methods a,b,c, or --methods all.")
+    target = out or _free(f"compare-{document.data['name']}-seed{document.seed}")
+    with Show(quiet=quiet or as_json) as show:
+        results = folder.compare(document, chosen, target, show, baselines=baselines)
+    _finish(results, target, quiet=quiet, as_json=as_json)
+
+
+def _sections(
+    method: str | None, data: str | None, rounds: int | None, seed: int | None, workers: int | None
+) -> dict[str, Any]:
+    return {
+        "method": {"name": method} if method else None,
+        "data": {"name": data} if data else None,
+        "rounds": rounds,
+        "seed": seed,
+        "workers": workers,
+    }
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="the output folder of a run or a comparison")],
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Continue what was interrupted; the result is the same, bit for bit, as without the interruption."""
+    from fedprior.cli.progress import Show
+    from fedprior.experiment import folder as folders
+
+    with Show(quiet=quiet or as_json) as show:
+        results = folders.resume(folder, show)
+    _finish(results, folder, quiet=quiet, as_json=as_json)
+
+
+@app.command("methods")
+def list_methods(as_json: Json = False) -> None:
+    """List the methods."""
+    from fedprior.protocol import METHODS
+    from fedprior.report import tables
+
+    if as_json:
+        print(json.dumps([METHODS[name].about._asdict() for name in sorted(METHODS)], indent=2))
+    else:
+        Console().print(tables.methods())
+
+
+@data_app.command("list")
+def list_data(as_json: Json = False) -> None:
+    """List the data sets and the ways to spread them over clients."""
+    from fedprior.data.datasets import catalogue
+
+    entries = catalogue()
+    if as_json:
+        print(json.dumps(entries, indent=2))
+        return
+    console = Console()
+    for entry in entries:
+        console.print(f"[bold]{entry['name']:<15}[/] {entry['about']}", highlight=False)
+        console.print(f"{'':<15} options: {', '.join(entry['options'])}", style="dim", highlight=False)
+
+
+@data_app.command("describe")
+def describe(
+    name: Annotated[str, typer.Argument(help="data set")],
+    options: Options = None,
+    seed: Annotated[int, typer.Option("--seed", help="seed of the partition")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show a federation: every client's sizes and labels, and how unequal they are."""
+    from fedprior.experiment.config import parse
+    from fedprior.report import tables
+
+    sections = {"data": {"name": name}, "method": {"name": "local"}, "seed": seed}
+    federation = parse(sections, overrides=options or []).load_data()
+    if as_json:
+        clients = federation.describe().reset_index().to_dict(orient="records")
+        print(json.dumps({"clients": clients, "heterogeneity": federation.heterogeneity()}, indent=2))
+        return
+    console = Console()
+    console.print(tables.federation(federation))
+    for key, value in federation.heterogeneity().items():
+        console.print(f"{key:>18}  {value:.3f}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
