@@ -60,6 +60,7 @@ class About(NamedTuple):
     group: Group
     personal: str  # what each client keeps for itself
     moment: Literal["after local training", "after aggregation"]  # when the personal model is taken
+    private: tuple[str, ...] = ()  # fields of the client state that no uplink may carry
     everyone_trains: bool = False  # every client trains every round, and a sample reports
     personal_downlink: bool = False  # `broadcast` makes one message per client
 

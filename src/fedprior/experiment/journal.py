@@ -34,6 +34,8 @@ class Journal:
         self.folder, self.observe = folder, observe
         self.events: list[Event] = []
         self.rows: list[Event] = []
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> None:
         """Take up the whole history."""

@@ -30,6 +30,7 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
         group="baseline",
         personal="everything",
         moment="after local training",
+        private=("w",),
     )
     types = (Empty, Weights, Empty, Empty, Weights)
 

@@ -111,7 +111,7 @@ def comparison(results: Mapping[str, Result], *, wide: bool = True) -> Table:
     first = next(iter(results.values()))
     rounds = first.summary["rounds"]
     table = _table(
-        f"{first.federation.name}: personal models of {len(first.federation)} clients after {rounds} rounds, test split",
+        f"{first.federation.name}: personal models of {len(first.federation)} clients, {rounds} rounds, test split",
         "acc: mean ± std over clients; bal: balanced; gain over Local in points, 95 % paired bootstrap over test "
         "examples; helps: share of clients that gain"
         + ("; worst: mean of the worst tenth; global: the shared model; sent: bytes per round." if wide else "."),

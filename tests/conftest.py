@@ -1,0 +1,11 @@
+"""One torch thread for every test: parallelism comes from processes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,290 @@
+"""What every method promises, checked for each one that is registered: a new file is tested before it has a test."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+
+from fedprior import tree
+from fedprior.experiment.config import Settings
+from fedprior.experiment.loop import execute
+from fedprior.experiment.result import load_model
+from fedprior.methods import build
+from fedprior.protocol import METHODS
+from fedprior.rng import Key
+from support import HALF, SIZES, bound, federation, keys, one_round, rounds, same, scalars, with_train
+
+NAMES = sorted(METHODS)
+every_method = pytest.mark.parametrize("name", NAMES)
+
+D = 6 * 4 + 6 + 3 * 6 + 3  # the perceptron 4-6-3 of `support`
+MESSAGES: dict[str, tuple[int, int]] = {  # scalars (up, down) per client, from the papers
+    "local": (0, 0),
+    "fedavg": (D + 1, D),
+    "fedavg_ft": (D + 1, D),
+    "fedprox": (D + 1, D),
+    "fedmap": (D + 1, D),
+}
+
+
+@every_method
+def test_state_and_messages_are_trees_of_the_declared_types(name: str) -> None:
+    data = federation()
+    method = bound(name, data)
+    server, down, client, updated, up = one_round(method, data)
+    personal = method.personalise(updated, down, data.train, keys(data, "personalise"))
+    for value, kind in zip((server, client, down, up, personal), method.types, strict=True):
+        assert type(value) is kind
+        for path, leaf in tree.items(value):  # raises on anything that is not a tree
+            assert isinstance(leaf, torch.Tensor), path
+        assert _sorted_dicts(value)
+        rebuilt = tree.unflatten(kind, tree.flatten(value))
+        assert type(rebuilt) is kind
+        assert same(rebuilt, value)
+    for value in (client, down, up, personal, updated):
+        assert all(len(leaf) == len(data) for leaf in tree.leaves(value)), "the client axis comes first"
+
+
+def _sorted_dicts(value: Any) -> bool:
+    if isinstance(value, dict):
+        return list(value) == sorted(value) and all(_sorted_dicts(v) for v in value.values())
+    return all(_sorted_dicts(v) for v in value) if isinstance(value, tuple) else True
+
+
+@every_method
+def test_functions_are_pure(name: str) -> None:
+    """No input is written to, and a second call with the same inputs gives the same outputs."""
+    data = federation()
+    method = bound(name, data)
+    server, down, client, updated, up = one_round(method, data)
+    ids = torch.arange(len(data))
+    inputs = {"server": server, "down": down, "client": client, "updated": updated, "up": up}
+    before = tree.clone(inputs)
+    calls = [
+        lambda: method.local_update(client, down, data.train, keys(data, "round", 0))[:2],
+        lambda: method.aggregate(server, up, ids),
+        lambda: method.broadcast(server, ids),
+        lambda: method.init_client(down, data.train, keys(data, "join")),
+        lambda: method.personalise(updated, down, data.train, keys(data, "p")),
+        lambda: method.init_server(Key.from_seed(5)),
+    ]
+    for call in calls:
+        first, second = _as_tree(call()), _as_tree(call())
+        assert same(first, second)
+    assert same(before, inputs)
+
+
+def _as_tree(value: Any) -> Any:
+    return {str(i): v for i, v in enumerate(value)} if type(value) is tuple else value
+
+
+@every_method
+def test_predictions_are_log_probabilities(name: str) -> None:
+    data = federation()
+    method = bound(name, data)
+    server, down, _, updated, _ = one_round(method, data)
+    personal = method.personalise(updated, down, data.train, keys(data, "p"))
+    x = next(data.test.batches(50)).x
+    log_p = method.predict(personal, x, keys(data, "predict"))
+    assert log_p.shape == (len(data), x.shape[1], data.classes)
+    assert torch.allclose(log_p.logsumexp(-1), torch.zeros((), dtype=log_p.dtype), atol=1e-9)
+    shared = method.predict_global(server, data.test.x)
+    if shared is not None:
+        assert shared.shape == (len(data.test.x), data.classes)
+        assert torch.allclose(shared.logsumexp(-1), torch.zeros((), dtype=shared.dtype), atol=1e-9)
+
+
+@every_method
+def test_the_order_of_clients_does_not_matter(name: str) -> None:
+    """The same clients in another order: every client's model and the server are the same, bit for bit."""
+    data = federation()
+    shuffled = data.select([4, 0, 6, 2, 5, 1, 3])
+    a, b = (rounds(bound(name, d), d, participation=HALF) for d in (data, shuffled))
+    assert (a.vector() == b.vector()).all()
+
+
+@every_method
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_a_stack_equals_single_clients(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    data = federation(dtype=dtype)
+    single, stacked = (rounds(bound(name, data), data, chunk=chunk).vector() for chunk in (1, len(SIZES)))
+    np.testing.assert_allclose(stacked, single, rtol=tolerance, atol=tolerance)
+
+
+@every_method
+def test_two_workers_equal_one_bit_for_bit(name: str) -> None:
+    data = federation(dtype=torch.float32)
+    one, two = (rounds(bound(name, data), data, chunk=3, workers=w, participation=HALF).vector() for w in (1, 2))
+    assert (one == two).all()
+
+
+@every_method
+def test_interrupted_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> None:
+    """Stopped right after any round's checkpoint, then resumed: the same models and metrics, bit for bit."""
+    data = federation(dtype=torch.float32)
+    settings = Settings(rounds=4, seed=3, participation=HALF, checkpoint_every=1, eval_every=1)
+    method = bound(name, data)
+    whole = execute(method, data, settings, model={"name": "custom"}, folder=tmp_path / "whole")
+    for stop in (1, 3):
+        folder = tmp_path / f"stop-{stop}"
+
+        def interrupt(event: dict[str, Any], stop: int = stop) -> None:
+            if event["kind"] == "round" and event["round"] == stop + 1:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            execute(method, data, settings, model={"name": "custom"}, folder=folder, observe=interrupt)
+        resumed = execute(method, data, settings, model={"name": "custom"}, folder=folder, resume=True)
+        assert resumed.summary["timing"]["first_round"] == stop
+        for ours, theirs in zip(resumed.models, whole.models, strict=True):
+            assert all((ours[k] == theirs[k]).all() for k in theirs)
+        assert (folder / "clients.csv").read_bytes() == (tmp_path / "whole" / "clients.csv").read_bytes()
+
+
+@every_method
+def test_a_saved_model_predicts_the_same(name: str, tmp_path: Path) -> None:
+    data = federation(dtype=torch.float32)
+    model = {"name": "mlp", "hidden": [6]}
+    result = execute(bound(name, data), data, Settings(rounds=2), model=model, folder=tmp_path)
+    x, _ = data.test.client(2)
+    loaded = load_model(tmp_path / "models" / "site-2.safetensors")
+    assert (loaded.predict(x) == result.predict("site-2", x)).all()
+    np.testing.assert_allclose(loaded.predict(x), np.exp(result.predictions["test"][2]), rtol=1e-5, atol=1e-6)
+
+
+@every_method
+def test_messages_have_the_papers_sizes(name: str) -> None:
+    data = federation(dtype=torch.float32)
+    method = bound(name, data)
+    _, down, _, _, up = one_round(method, data)
+    assert name in MESSAGES, "add the new method's message sizes to MESSAGES"
+    assert (scalars(tree.index(up, [0])), scalars(tree.index(down, [0]))) == MESSAGES[name]
+
+
+@every_method
+def test_private_state_is_in_no_uplink(name: str) -> None:
+    data = federation()
+    method = bound(name, data)
+    _, _, _, updated, up = one_round(method, data)
+    private = [leaf for path, leaf in tree.items(updated) if path.split("/")[0] in method.about.private]
+    for sent in tree.leaves(up):
+        for kept in private:
+            assert sent.data_ptr() != kept.data_ptr()
+            assert sent.shape != kept.shape or not torch.equal(sent, kept)
+
+
+@every_method
+def test_state_moves_where_the_method_has_state(name: str) -> None:
+    data = federation()
+    method = bound(name, data)
+    server, _, client, updated, up = one_round(method, data)
+    if tree.leaves(updated):
+        assert any(not torch.equal(a, b) for a, b in zip(tree.leaves(client), tree.leaves(updated), strict=True))
+    if tree.leaves(up):
+        moved = method.aggregate(server, up, torch.arange(len(data)))
+        assert any(not torch.equal(a, b) for a, b in zip(tree.leaves(server), tree.leaves(moved), strict=True))
+
+
+@every_method
+def test_local_training_is_alive(name: str) -> None:
+    """Every option of the local training changes what a method learns."""
+    data = federation()
+    base = bound(name, data)
+    changes: list[dict[str, Any]] = [
+        {"lr": 0.05},
+        {"momentum": 0.0},
+        {"weight_decay": 0.1},
+        {"batch_size": 5},
+        {"epochs": 3},
+        {"steps": 7},
+        {"optimizer": "adam", "momentum": 0.0},
+    ]
+    reference = rounds(base, data).vector()
+    for change in changes:
+        assert (rounds(with_train(base, **change), data).vector() != reference).any(), change
+
+
+def _alternatives(name: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """(options, the same with one of them changed), for every hyperparameter; `alive_with` gives it a context."""
+    for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
+        if field.name in ("task", "train"):
+            continue
+        hint = typing.get_type_hints(METHODS[name], include_extras=True)[field.name]
+        extra = next((m.json_schema_extra for m in get_args(hint)[1:] if getattr(m, "json_schema_extra", None)), {})
+        context = dict(extra.get("alive_with", {}))
+        value = context.get(field.name, getattr(build(name, context), field.name))
+        for other in extra.get("others", _others(get_args(hint)[0], value)):
+            yield context, {**context, field.name: other}
+
+
+def _others(kind: Any, value: Any) -> list[Any]:
+    if get_origin(kind) is Literal:
+        return [v for v in get_args(kind) if v != value]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    return [0.5 if value is None else value * 0.5 if value else 0.5]
+
+
+@every_method
+def test_every_hyperparameter_is_alive(name: str) -> None:
+    """No option is dead: each changes what is learned. (pFedMe's are dead in three libraries, in three ways.)"""
+    data = federation()
+    for context, changed in _alternatives(name):
+        plain, other = (rounds(bound(name, data, **o), data, participation=HALF).vector() for o in (context, changed))
+        assert plain.shape != other.shape or (plain != other).any(), changed
+
+
+@every_method
+def test_test_labels_never_reach_a_model(name: str) -> None:
+    data = federation()
+    poisoned = dataclasses.replace(data, test=dataclasses.replace(data.test, y=(data.test.y + 1) % data.classes))
+    a, b = (rounds(bound(name, d), d) for d in (data, poisoned))
+    assert (a.vector() == b.vector()).all()
+
+
+@every_method
+def test_an_unseen_client_can_join(name: str) -> None:
+    """After training, a new client gets a state, personalises in one local update and predicts."""
+    data = federation()
+    newcomer = federation(sizes=(30,), seed=9)
+    method = bound(name, data)
+    trained = rounds(method, data)
+    server = tree.unflatten(method.types[0], trained.server)
+    down = method.broadcast(server, torch.arange(len(data)))
+    one = tree.index(down, slice(1)) if method.about.personal_downlink else tree.expand(down, 1)
+    own = keys(newcomer, "join")
+    client = method.init_client(one, newcomer.train, own)
+    client, _, _ = method.local_update(client, one, newcomer.train, own)
+    personal = method.personalise(client, one, newcomer.train, own)
+    log_p = method.predict(personal, newcomer.test.x.unsqueeze(0), own)
+    assert log_p.shape == (1, len(newcomer.test.x), data.classes)
+    assert torch.isfinite(log_p).all()
+
+
+@every_method
+def test_a_round_of_no_steps_has_the_usual_shapes(name: str) -> None:
+    """The engine sizes its memory by such a rehearsal."""
+    data = federation()
+    method = bound(name, data)
+    for full, none in zip(one_round(method, data), one_round(with_train(method, steps=0), data), strict=True):
+        assert [leaf.shape for leaf in tree.leaves(full)] == [leaf.shape for leaf in tree.leaves(none)]
+
+
+def test_the_registry_is_complete() -> None:
+    """Every public file of `fedprior.methods` registers the method it is named after."""
+    import pkgutil
+
+    import fedprior.methods
+
+    files = {m.name for m in pkgutil.iter_modules(fedprior.methods.__path__) if not m.name.startswith("_")}
+    assert files == set(METHODS)
+    assert all(METHODS[name].about.name == name for name in METHODS)
