@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -67,7 +67,7 @@ def test_functions_are_pure(name: str) -> None:
     ids = torch.arange(len(data))
     inputs = {"server": server, "down": down, "client": client, "updated": updated, "up": up}
     before = tree.clone(inputs)
-    calls = [
+    calls: list[Callable[[], Any]] = [
         lambda: method.local_update(client, down, data.train, keys(data, "round", 0))[:2],
         lambda: method.aggregate(server, up, ids),
         lambda: method.broadcast(server, ids),
@@ -213,11 +213,12 @@ def test_local_training_is_alive(name: str) -> None:
 
 def _alternatives(name: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(options, the same with one of them changed), for every hyperparameter; `alive_with` gives it a context."""
-    for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
+    for field in dataclasses.fields(METHODS[name]):
         if field.name in ("task", "train"):
             continue
         hint = typing.get_type_hints(METHODS[name], include_extras=True)[field.name]
-        extra = next((m.json_schema_extra for m in get_args(hint)[1:] if getattr(m, "json_schema_extra", None)), {})
+        found = [m.json_schema_extra for m in get_args(hint)[1:] if getattr(m, "json_schema_extra", None)]
+        extra: dict[str, Any] = found[0] if found else {}
         context = dict(extra.get("alive_with", {}))
         value = context.get(field.name, getattr(build(name, context), field.name))
         for other in extra.get("others", _others(get_args(hint)[0], value)):

@@ -123,19 +123,19 @@ class Budget(NamedTuple):
 
 def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
     """Shuffle every epoch anew and cut it into batches; the last short one is kept."""
-    lengths = np.asarray([budget.length(n) for n in data.size])
-    rows = np.empty((max(lengths, default=0), len(data), budget.batch_size), dtype=np.int64)
+    size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size])
+    rows = np.empty((max(lengths, default=0), len(data), size), dtype=np.int64)
     rows[:] = np.asarray(data.start)[:, None]  # padding repeats a client's first row; its weight is 0
     counts = np.zeros(rows.shape[:2], dtype=np.int64)
     for c, (start, n, key) in enumerate(zip(data.start, data.size, keys, strict=True)):
         per_epoch = budget.per_epoch(n)
-        for s in range(lengths[c]):
-            epoch, b = divmod(s, per_epoch)
-            if b == 0:
-                order = torch.randperm(n, generator=key.fold("epoch", epoch).generator()).numpy() + start
-            batch = order[b * budget.batch_size : (b + 1) * budget.batch_size]
-            rows[s, c, : len(batch)] = batch
-            counts[s, c] = len(batch)
+        for epoch, s in enumerate(range(0, lengths[c], per_epoch or 1)):
+            batches = min(per_epoch, lengths[c] - s)
+            used = min(n, batches * size)
+            order = np.full(batches * size, start)
+            order[:used] += torch.randperm(n, generator=key.fold("epoch", epoch).generator()).numpy()[:used]
+            rows[s : s + batches, c] = order.reshape(batches, size)
+            counts[s : s + batches, c] = np.minimum(size, n - size * np.arange(batches))
     active = [int((lengths > s).sum()) for s in range(len(rows))]
     return Schedule(rows, counts, active, counts.max(1, initial=0).tolist())
 

@@ -1,6 +1,6 @@
 """FedMAP: each client finds a maximum a posteriori estimate under a Gaussian prior whose mean the server learns.
 
-Zhang, Xu, Roberts et al., arXiv 2405.19000 (2024): Algorithm 2, Eqs. 5-9.
+Zhang, Esteve-Yagüe, Dittmer, Schönlieb & Roberts, arXiv 2405.19000 (2024): Algorithm 2, Eqs. 5-9.
 
     prior       θ_k ~ N(γ, σ² I)                                                     (Eq. 5)
     client      θ_k = argmin L_k(θ) + ‖θ - γ‖² / (2σ²),  L_k the mean loss            (Eq. 7)

@@ -1,0 +1,198 @@
+"""The engine against a hand-written PyTorch loop on the same work, one torch thread per process.
+
+    python benchmarks/engine.py [--repeats 7] [--json FILE]
+
+Both do FedAvg: same arrays, same batches per client, same learning rate, sample-weighted mean. The loop is what a
+careful person writes: one module, `load_state_dict`, `torch.optim.SGD`, `zero_grad`, `backward`, `step`. Times are
+medians over rounds taken in turns (loop, engine, engine with two workers, loop, …), so a busy machine slows all alike;
+read the ratios. The weights after the last round must agree, or the row is void.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedprior.data.client import Budget, schedule
+from fedprior.data.federation import Federation, from_arrays
+from fedprior.engine import Engine
+from fedprior.local import Train
+from fedprior.methods.fedavg import FedAvg
+from fedprior.models import build
+from fedprior.models.task import Task
+from fedprior.rng import Key, Keys
+
+
+def make(clients: int, examples: int, shape: tuple[int, ...], classes: int = 10) -> Federation:
+    """Random inputs: the work does not depend on them."""
+    rng = np.random.default_rng(0)
+    total = round(examples / 0.8)
+    return from_arrays(
+        {
+            f"c{k:04d}": (
+                rng.normal(size=(total, *shape)).astype(np.float32),
+                np.arange(total) % classes,
+            )
+            for k in range(clients)
+        },
+        classes=classes,
+        validation=0.0,
+        test=0.2,
+    )
+
+
+def textbook_cnn() -> nn.Module:
+    """pFedFDA's CIFAR network as the paper orders it: convolution, activation, pool."""
+    act = nn.LeakyReLU(0.01)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 5), act, nn.MaxPool2d(2), nn.Conv2d(16, 32, 5, padding=1), act, nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), act, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(576, 128), act),
+        nn.Linear(128, 10),
+    )
+
+
+def textbook_mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+class Loop:
+    """The plain loop."""
+
+    def __init__(self, data: Federation, module: nn.Module, weights: list[Tensor], train: Train) -> None:
+        self.data, self.module, self.train = data, module, train
+        self.names = list(module.state_dict())
+        self.w = dict(zip(self.names, weights, strict=True))
+        self.budget = Budget(train.batch_size, train.epochs)
+
+    def round(self, number: int) -> None:
+        data, total = self.data.train, sum(self.data.train.size)
+        mean = {k: torch.zeros_like(v) for k, v in self.w.items()}
+        for c in range(len(data)):
+            self.module.load_state_dict(self.w)
+            optimizer = torch.optim.SGD(self.module.parameters(), lr=self.train.lr)
+            keys = Keys.of(Key.from_seed(0), [self.data.clients[c]]).fold("round", number, "descend")
+            plan = schedule(data[[c]], keys, self.budget)
+            for rows, counts in zip(plan.rows, plan.counts, strict=True):
+                chosen = torch.from_numpy(rows[0, : counts[0]])
+                optimizer.zero_grad()
+                F.cross_entropy(self.module(data.x[chosen]), data.y[chosen]).backward()
+                optimizer.step()
+            for k, v in self.module.state_dict().items():
+                mean[k].add_(v, alpha=data.size[c] / total)
+        self.w = mean
+
+
+def compare(
+    name: str, data: Federation, model: str, plain: nn.Module, train: Train, repeats: int
+) -> dict[str, Any]:
+    task = Task(build(model, {}, data.shape, data.classes), data.classes)
+    method = FedAvg(train=train).bind(task, train)
+    first = method.init_server(Key.from_seed(0)).w
+    loop = Loop(data, plain, [first[k] for k in _in_order(task)], train)
+    everyone = list(range(len(data)))
+    with Engine(method, data, 0) as one, Engine(method, data, 0, workers=2) as two:
+        runners: dict[str, Callable[[int], Any]] = {
+            "loop": loop.round,
+            "engine, 1 worker": lambda n: one.round(n, everyone, everyone),
+            "engine, 2 workers": lambda n: two.round(n, everyone, everyone),
+        }
+        times: dict[str, list[float]] = {k: [] for k in runners}
+        for number in range(repeats + 1):
+            for key, runner in runners.items():
+                began = time.perf_counter()
+                runner(number)
+                if number:  # the first round warms up
+                    times[key].append(time.perf_counter() - began)
+        memory = _tree_memory()
+        ours = torch.cat([one.server.w[k].flatten() for k in _in_order(task)])
+        theirs = torch.cat([v.flatten() for v in loop.w.values()])
+        agree = float((ours - theirs).abs().max())
+    steps = sum(Budget(train.batch_size, train.epochs).length(n) for n in data.train.size)
+    seconds = {k: statistics.median(v) for k, v in times.items()}
+    print(f"\n{name}: {len(data)} clients, {steps} client-steps a round, weights agree to {agree:.1e}")
+    for key, value in seconds.items():
+        low, high = min(times[key]), max(times[key])
+        print(
+            f"  {key:<18} {value * 1e3:8.1f} ms a round ({low * 1e3:.1f}-{high * 1e3:.1f})"
+            f"  {value / steps * 1e6:7.1f} µs a client-step  {seconds['loop'] / value:5.2f}×"
+        )
+    print(f"  peak memory of the process tree {memory / 2**20:.0f} MiB")
+    if agree > 1e-3:
+        raise SystemExit(f"{name}: the engine and the loop disagree by {agree}")
+    return {"task": name, "seconds": seconds, "ratio": {k: seconds["loop"] / v for k, v in seconds.items()}, "agree": agree}
+
+
+def _in_order(task: Task) -> list[str]:
+    return [name for name, _ in task.module.named_parameters()]
+
+
+def _tree_memory() -> int:
+    process = psutil.Process(os.getpid())
+    return sum(p.memory_full_info().pss for p in [process, *process.children(recursive=True)])
+
+
+def scaling(counts: list[int], repeats: int) -> list[dict[str, Any]]:
+    """Cost per client-step as the federation grows, one worker."""
+    print("\nMLP 784-100-10, batch 20, 5 steps, one worker: cost per client-step as the federation grows")
+    engines, rows = {}, []
+    train = Train(lr=0.01, batch_size=20, epochs=1)
+    for n in counts:
+        data = make(n, 100, (784,))
+        method = FedAvg().bind(Task(textbook_mlp(), 10), train)
+        engines[n] = Engine(method, data, 0)
+    times: dict[int, list[float]] = {n: [] for n in counts}
+    for number in range(repeats + 1):
+        for n, engine in engines.items():
+            began = time.perf_counter()
+            engine.round(number, engine.everyone, engine.everyone)
+            if number:
+                times[n].append((time.perf_counter() - began) / (5 * n))
+    for n in counts:
+        rows.append({"clients": n, "microseconds": statistics.median(times[n]) * 1e6})
+        print(f"  {n:5d} clients  {rows[-1]['microseconds']:.1f} µs")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [
+        compare(
+            "MLP 784-100-10, batch 20",
+            make(100, 100, (784,)),
+            "mlp",
+            textbook_mlp(),
+            Train(lr=0.01, batch_size=20, epochs=1),
+            options.repeats,
+        ),
+        compare(
+            "CIFAR CNN, batch 50",
+            make(10, 200, (3, 32, 32)),
+            "cnn_cifar",
+            textbook_cnn(),
+            Train(lr=0.01, batch_size=50, epochs=1),
+            options.repeats,
+        ),
+    ]
+    sweep = scaling([50, 200, 1000], max(3, options.repeats // 2))
+    if options.json:
+        options.json.write_text(json.dumps({"tasks": rows, "scaling": sweep}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Fill the generated parts of the documentation from the code.
+
+    python docs/generate.py [--check]
+
+A page says where with a pair of comments: `<!-- options:fedmap -->` … `<!-- end -->`. `--check` changes nothing and
+fails when a page is out of date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import typing
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+import fedprior.methods  # noqa: F401 - registers every method
+from fedprior.local import Train
+from fedprior.protocol import METHODS
+
+DOCS = Path(__file__).parent
+BLOCK = re.compile(r"(<!-- (\w+):?([\w-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
+RANGES = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+
+
+def options(cls: type[Any]) -> str:
+    """A table of a dataclass's fields: name, default, range, meaning."""
+    lines = ["| option | default | range | meaning |", "|---|---|---|---|"]
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        if field.name in ("task", "train"):
+            continue
+        kind, *notes = get_args(hints[field.name]) or (hints[field.name],)
+        info = next((n for n in notes if isinstance(n, FieldInfo)), None)
+        default = field.default.default if isinstance(field.default, FieldInfo) else field.default
+        lines.append(f"| `{field.name}` | `{default}` | {_range(kind, info)} | {info.description if info else ''} |")
+    return "\n".join(lines) if len(lines) > 2 else "No options of its own."
+
+
+def _range(kind: Any, info: FieldInfo | None) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{v}`" for v in get_args(kind))
+    if kind is bool:
+        return "`true`, `false`"
+    bounds = [f"{RANGES[k]} {getattr(m, k)}" for m in (info.metadata if info else []) for k in RANGES if hasattr(m, k)]
+    return " and ".join(bounds)
+
+
+def index() -> str:
+    """All methods, grouped."""
+    lines = ["| group | method | name | what is personal | paper |", "|---|---|---|---|---|"]
+    for about in sorted((m.about for m in METHODS.values()), key=lambda a: (a.group, a.year, a.name)):
+        link = f"[{about.title}]({about.name}.md)"
+        lines.append(f"| {about.group} | {link} | `{about.name}` | {about.personal} | {about.paper}, {about.year} |")
+    return "\n".join(lines)
+
+
+def fill(page: str) -> str:
+    """A page with every block made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        kind, name = match[2], match[3]
+        if kind == "options":
+            content = options(Train if name == "train" else METHODS[name])
+        elif kind == "methods":
+            content = index()
+        else:
+            raise SystemExit(f"unknown block '{kind}'")
+        return f"{match[1]}{content}\n{match[4]}"
+
+    return BLOCK.sub(block, page)
+
+
+def main() -> None:
+    stale = []
+    for path in sorted(DOCS.rglob("*.md")):
+        page = path.read_text()
+        filled = fill(page)
+        if filled != page:
+            stale.append(str(path.relative_to(DOCS)))
+            if "--check" not in sys.argv:
+                path.write_text(filled)
+    print("\n".join(f"{'stale' if '--check' in sys.argv else 'updated'}: {name}" for name in stale) or "up to date")
+    sys.exit(1 if stale and "--check" in sys.argv else 0)
+
+
+if __name__ == "__main__":
+    main()
