@@ -224,7 +224,7 @@ def test_sqdist_of_one_number_per_client() -> None:
     assert tree.sqdist(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 3.0])).tolist() == [4.0, 1.0]
 
 
-# Fails (bug in tree.py): `_SquaredDistance` lacks `@once_differentiable`, so the second term is dropped in silence.
+# Fails (bug in tree.py): `_SquaredDistance` saves a - b, a constant to autograd, so the second term is lost.
 def test_sqdist_second_derivative_is_right_or_refused() -> None:
     """With g = ∂‖a-b‖² = 2 (a-b) it is ∂ Σ a g = g + 2 a; forgetting that g depends on a would give g alone."""
     a, b = normal(0, 2, 3).requires_grad_(), normal(1, 2, 3)

@@ -60,7 +60,11 @@ AUTO = Train()
 
 
 def value_and_grad(
-    objective: Objective, w: Params, fixed: Any, batch: Batch, skip: frozenset[str] = frozenset()
+    objective: Callable[[Params, Any, Any], Tensor],
+    w: Params,
+    fixed: Any,
+    batch: Any,
+    skip: frozenset[str] = frozenset(),
 ) -> tuple[Tensor, Params]:
     """Each client's objective [C] and its gradient by every entry of `w` that is not in `skip`.
 

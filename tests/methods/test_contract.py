@@ -31,6 +31,11 @@ MESSAGES: dict[str, tuple[int, int]] = {  # scalars (up, down) per client, from 
     "fedavg_ft": (D + 1, D),
     "fedprox": (D + 1, D),
     "fedmap": (D + 1, D),
+    "fedbps": (2 * D + 1, D + -(-D // 8)),  # weights, variances, count; down: weights and a bit each
+    "pfedme": (D + 1, D),
+    "pfedbred": (D + 1, D),
+    "pfedfda": (30 + 3 * 6 + 21 + 1, 30 + 3 * 6 + 21),  # base, K·d means, d(d+1)/2 covariances, count
+    "pfedvem": (D + 2, D),  # head mean, base, confidence and count; never the posterior's width
 }
 
 

@@ -31,6 +31,7 @@ class Batch(NamedTuple):
     x: Tensor  # [C, B, ...]
     y: Tensor  # [C, B]
     weight: Tensor  # [C, B]  1/m on a client's m real examples, which come first; 0 on padding
+    place: Tensor = torch.empty(0, dtype=torch.int64)  # [C, B]  where among its client's examples each one stands
 
     def counts(self) -> list[int]:
         """Real examples per client."""
@@ -90,7 +91,9 @@ def _gather(data: ClientData, rows: NDArray[np.int64], counts: NDArray[np.int64]
     flat = torch.from_numpy(rows.reshape(-1))
     x = data.x.index_select(0, flat).view(*rows.shape, *data.x.shape[1:])
     y = data.y.index_select(0, flat).view(rows.shape)
-    return Batch(x, y, _weights(counts, rows.shape[-1], data.x.dtype if data.x.is_floating_point() else torch.float32))
+    dtype = data.x.dtype if data.x.is_floating_point() else torch.float32
+    start = np.asarray(data.start[: rows.shape[-2]])[:, None]
+    return Batch(x, y, _weights(counts, rows.shape[-1], dtype), torch.from_numpy(rows - start))
 
 
 class Schedule(NamedTuple):

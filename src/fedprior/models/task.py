@@ -132,7 +132,7 @@ class Task:
 
     def logits(self, w: Params, x: Tensor) -> Tensor:
         """x [C, B, ...] -> [C, B, K], in evaluation mode."""
-        return _two_classes(self._outputs(w, x))
+        return two_classes(self._outputs(w, x))
 
     def features(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
         """The input of the head: x [C, B, ...] -> [C, B, d]."""
@@ -142,7 +142,7 @@ class Task:
 
     def head_logits(self, w: Params, z: Tensor) -> Tensor:
         """Features [C, B, d] -> logits [C, B, K]."""
-        return _two_classes(linear(w, self.head, z))
+        return two_classes(linear(w, self.head, z))
 
     # Likelihood
 
@@ -208,7 +208,8 @@ class Resident:
         return out
 
 
-def _two_classes(z: Tensor) -> Tensor:
+def two_classes(z: Tensor) -> Tensor:
+    """Outputs as logits: a single one, z, stands for (0, z)."""
     return F.pad(z, (1, 0)) if z.shape[-1] == 1 else z
 
 

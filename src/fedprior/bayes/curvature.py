@@ -1,0 +1,133 @@
+"""The diagonal of a network's curvature at given weights, for a Laplace approximation.
+
+Two estimates of the Hessian of the summed negative log-likelihood, both non-negative:
+
+    Fisher   h_j = Σ_s (∂ log p(y_s | x_s) / ∂w_j)²                      the empirical Fisher
+    GGN      h_j = Σ_s Σ_c p_c(x_s) (∂ log p_c(x_s) / ∂w_j)²             the expected Fisher, for softmax the GGN
+
+Both need the square of every example's own gradient; squaring a batch's mean gradient would be wrong. Linear and
+convolutional layers have closed forms for that, from the layer's inputs and the gradients by its outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedprior.data.client import ClientData
+from fedprior.models.task import Task, two_classes
+from fedprior.tree import Params
+
+Estimate = Literal["fisher", "ggn"]
+BATCH = 128
+
+
+def diagonal(task: Task, w: Params, data: ClientData, estimate: Estimate = "fisher") -> Params:
+    """h of each client at its weights over all its training examples, in evaluation mode: [C, ...] per parameter."""
+    module = copy.deepcopy(task.module).eval()
+    parameters = task.parameters(w)
+    clients = []
+    for c in range(len(data)):
+        own = {k: v[c].detach() for k, v in w.items()}
+        x, y = data.client(c)
+        total = {k: torch.zeros_like(own[k]) for k in parameters}
+        for xs, ys in zip(x.tensor_split(_cuts(x)), y.tensor_split(_cuts(x)), strict=True):
+            for k, h in _squared_gradients(module, own, parameters, xs, ys, estimate).items():
+                total[k] += h
+        clients.append(total)
+    return {k: torch.stack([total[k] for total in clients]) for k in parameters}
+
+
+def _cuts(x: Tensor) -> list[int]:
+    return list(range(BATCH, len(x), BATCH))
+
+
+def _squared_gradients(
+    module: nn.Module, w: Params, parameters: Params, x: Tensor, y: Tensor, estimate: Estimate
+) -> Params:
+    """Σ_s (∂l_s/∂w)² over a batch, per parameter."""
+    layers: dict[str, nn.Module] = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
+    covered = {f"{n}.{p}" for n, m in layers.items() for p, _ in m.named_parameters(recurse=False)}
+    if covered != set(parameters) or any(m.groups > 1 for m in layers.values() if isinstance(m, nn.Conv2d)):
+        return _by_vmap(module, w, parameters, x, y, estimate)
+    return _by_layers(module, layers, w, x, y, estimate)
+
+
+def _targets(log_p: Tensor, y: Tensor, estimate: Estimate) -> list[tuple[Tensor, Tensor]]:
+    """Pairs (log-likelihood of every example [B], its weight [B]) whose squared gradients add up to h."""
+    if estimate == "fisher":
+        return [(log_p.gather(1, y[:, None]).squeeze(1), torch.ones_like(log_p[:, 0]))]
+    return [(log_p[:, c], log_p[:, c].detach().exp()) for c in range(log_p.shape[1])]
+
+
+def _by_layers(
+    module: nn.Module, layers: dict[str, nn.Module], w: Params, x: Tensor, y: Tensor, estimate: Estimate
+) -> Params:
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+
+    def watch(name: str) -> object:
+        def hook(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> None:
+            inputs[name], outputs[name] = given[0].detach(), made
+
+        return layers[name].register_forward_hook(hook)
+
+    handles = [watch(name) for name in layers]
+    try:
+        with torch.enable_grad():
+            needing = {k: v.clone().requires_grad_(v.is_floating_point()) for k, v in w.items()}
+            log_p = F.log_softmax(two_classes(functional_call(module, needing, (x,))), dim=-1)
+    finally:
+        for handle in handles:
+            handle.remove()  # type: ignore[attr-defined]
+    total: Params = {}
+    for value, weight in _targets(log_p, y, estimate):
+        grads = torch.autograd.grad(value.sum(), list(outputs.values()), retain_graph=True)
+        for name, g in zip(outputs, grads, strict=True):
+            for suffix, h in _layer(layers[name], inputs[name], g, weight).items():
+                key = f"{name}.{suffix}"
+                total[key] = total.get(key, torch.zeros_like(h)) + h
+    return {k: h.view_as(w[k]) for k, h in total.items()}
+
+
+def _layer(layer: nn.Module, x: Tensor, g: Tensor, weight: Tensor) -> Params:
+    """Σ_s weight_s (∂l_s/∂W)² and the same for the bias, from inputs x and output gradients g of one layer."""
+    if isinstance(layer, nn.Linear):
+        # ∂l_s/∂W = g_s x_sᵀ, so its square is (g_s²)(x_s²)ᵀ
+        squared = g.square() * weight[:, None]
+        found = {"weight": squared.T @ x.square()}
+        return found if layer.bias is None else found | {"bias": squared.sum(0)}
+    assert isinstance(layer, nn.Conv2d)
+    assert not isinstance(layer.padding, str)
+    patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # [B, in·k·k, L]
+    per_example = g.flatten(2) @ patches.transpose(1, 2)  # [B, out, in·k·k]
+    found = {"weight": torch.einsum("b,boi->oi", weight, per_example.square())}
+    return found if layer.bias is None else found | {"bias": weight @ g.flatten(2).sum(2).square()}
+
+
+def _by_vmap(module: nn.Module, w: Params, parameters: Params, x: Tensor, y: Tensor, estimate: Estimate) -> Params:
+    """The same for any module, one example's gradient at a time under vmap."""
+    rest = {k: v for k, v in w.items() if k not in parameters}
+
+    def log_likelihood(trained: Params, one: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        out = two_classes(functional_call(module, {**trained, **rest}, (one.unsqueeze(0),)))
+        log_p = F.log_softmax(out, dim=-1).squeeze(0)
+        return log_p.gather(0, label.unsqueeze(0)).squeeze(0), log_p
+
+    each = vmap(grad(log_likelihood, has_aux=True), in_dims=(None, 0, 0))
+    own = {k: w[k] for k in parameters}
+    grads, log_p = each(own, x, y)
+    if estimate == "fisher":
+        return {k: g.square().sum(0) for k, g in grads.items()}
+    total = {k: torch.zeros_like(v) for k, v in own.items()}
+    for c in range(log_p.shape[1]):
+        grads, _ = each(own, x, torch.full_like(y, c))
+        weight = log_p[:, c].exp()
+        for k, g in grads.items():
+            total[k] += torch.einsum("b,b...->...", weight, g.square())
+    return total

@@ -1,0 +1,144 @@
+"""Linear discriminant analysis on stacks: a Gaussian for every class, one covariance for all, in float64.
+
+Shapes: features Z [C, N, d] with labels y [C, N] and a mask of real rows [C, N]; class means μ [C, K, d]; covariance
+Σ [C, d, d]; log class prior [C, K].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Statistics(NamedTuple):
+    """What a class-conditional Gaussian model is made of."""
+
+    mean: Tensor  # [C, K, d]
+    covariance: Tensor  # [C, d, d]
+
+
+class Sample(NamedTuple):
+    """Some features of each client of a stack."""
+
+    z: Tensor  # [C, N, d] float64
+    y: Tensor  # [C, N]
+    real: Tensor  # [C, N] bool; False on padding
+
+
+def head(stats: Statistics, log_prior: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+    """The Bayes classifier as a linear layer, W [C, K, d] and b [C, K].
+
+    S = (1-ε) Σ + ε tr(Σ)/d I;   W = μ S⁻¹;   b_k = -½ μ_k·W_k + log π_k.  By Cholesky.
+    """
+    S = shrunk(stats.covariance, shrinkage)
+    W = torch.cholesky_solve(stats.mean.transpose(1, 2), torch.linalg.cholesky(S)).transpose(1, 2)
+    return W, log_prior - 0.5 * (stats.mean * W).sum(2)
+
+
+def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Σ drawn a little to the sphere of the same trace."""
+    d = covariance.shape[-1]
+    scale = covariance.diagonal(dim1=1, dim2=2).sum(1) / d
+    eye = torch.eye(d, dtype=covariance.dtype)
+    return (1 - shrinkage) * covariance + shrinkage * scale[:, None, None] * eye
+
+
+def class_counts(sample: Sample, classes: int) -> Tensor:
+    """How many real rows of each class, [C, K] float64."""
+    return (F.one_hot(sample.y, classes) * sample.real.unsqueeze(-1)).sum(1).double()
+
+
+def statistics(sample: Sample, prior: Statistics, ridge: float, least: int = 1) -> Statistics:
+    """A client's own statistics; where it lacks data, those of the prior.
+
+    Means of classes with fewer than `least` rows are the prior's. Rows are centred by their class's own mean; the
+    scatter is divided by n-1 and gets a ridge. A client with fewer than two rows has the prior's covariance.
+    """
+    classes = prior.mean.shape[1]
+    member = (F.one_hot(sample.y, classes) * sample.real.unsqueeze(-1)).double()  # [C, N, K]
+    count = member.sum(1)
+    own = member.transpose(1, 2) @ sample.z / count.clamp(min=1).unsqueeze(-1)
+    mean = torch.where((count >= least).unsqueeze(-1), own, prior.mean)
+    centred = (sample.z - member @ own) * sample.real.unsqueeze(-1)
+    n = count.sum(1)
+    scatter = centred.transpose(1, 2) @ centred / (n - 1).clamp(min=1)[:, None, None]
+    covariance = regularised(scatter, ridge)
+    return Statistics(mean, torch.where((n > 1)[:, None, None], covariance, prior.covariance))
+
+
+def regularised(scatter: Tensor, ridge: float) -> Tensor:
+    """Scatter plus ridge; where the ridge is too small to help, made positive definite by its correlations."""
+    covariance = scatter + ridge * torch.eye(scatter.shape[-1], dtype=scatter.dtype)
+    return covariance if ridge >= 1e-3 else positive_definite(covariance)
+
+
+def positive_definite(covariance: Tensor, smallest: float = 1e-4, variance: float = 1e-8) -> Tensor:
+    """Clip the eigenvalues of the correlation matrix from below, then restore the variances."""
+    scale = covariance.diagonal(dim1=1, dim2=2).clamp(min=variance).sqrt()
+    outer = scale.unsqueeze(2) * scale.unsqueeze(1)
+    values, vectors = torch.linalg.eigh(covariance / outer)
+    clipped = vectors * values.clamp(min=smallest).unsqueeze(1) @ vectors.transpose(1, 2)
+    unit = clipped.diagonal(dim1=1, dim2=2).sqrt()
+    found: Tensor = clipped / (unit.unsqueeze(2) * unit.unsqueeze(1)) * outer
+    return found
+
+
+def interpolate(own: Statistics, prior: Statistics, beta: Tensor) -> Statistics:
+    """β own + (1-β) prior; β [C, 2] has a share for the means and one for the covariance."""
+    b_mean, b_cov = beta[:, 0, None, None], beta[:, 1, None, None]
+    return Statistics(torch.lerp(prior.mean, own.mean, b_mean), torch.lerp(prior.covariance, own.covariance, b_cov))
+
+
+def cross_entropy(stats: Statistics, log_prior: Tensor, sample: Sample, shrinkage: float) -> Tensor:
+    """Mean -log p(y | z) of each client's real rows under the model, [C]."""
+    W, b = head(stats, log_prior, shrinkage)
+    log_p = F.log_softmax(torch.baddbmm(b.unsqueeze(1), sample.z, W.transpose(1, 2)), dim=-1)
+    own = -log_p.gather(2, sample.y.unsqueeze(2)).squeeze(2) * sample.real
+    return own.sum(1) / sample.real.sum(1).clamp(min=1)
+
+
+def minimise(objective: Callable[[Tensor], Tensor], clients: int, tolerance: float = 1e-3) -> Tensor:
+    """The minimiser in [0, 1] of each client's function of one variable, [C].
+
+    The objective may have several valleys: a grid of eleven points finds the best, golden sections refine it. Among
+    all points looked at, the best is returned.
+    """
+    best = torch.zeros(clients, dtype=torch.float64)
+    value = objective(best)
+
+    def look(at: Tensor) -> Tensor:
+        nonlocal best, value
+        found = objective(at)
+        better = found < value
+        best, value = torch.where(better, at, best), torch.where(better, found, value)
+        return found
+
+    for step in range(1, 11):
+        look(torch.full((clients,), step / 10, dtype=torch.float64))
+    low, high = (best - 0.1).clamp(min=0), (best + 0.1).clamp(max=1)
+    golden = (5**0.5 - 1) / 2
+    while float((high - low).max()) > tolerance:
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        smaller = look(left) < look(right)
+        low, high = torch.where(smaller, low, left), torch.where(smaller, right, high)
+    return best
+
+
+def pack(covariance: Tensor) -> Tensor:
+    """The upper triangle of symmetric matrices: [C, d, d] -> [C, d(d+1)/2]."""
+    d = covariance.shape[-1]
+    rows, columns = torch.triu_indices(d, d)
+    return covariance[..., rows, columns]
+
+
+def unpack(packed: Tensor, d: int) -> Tensor:
+    """The inverse of `pack`."""
+    rows, columns = torch.triu_indices(d, d)
+    full = packed.new_zeros(*packed.shape[:-1], d, d)
+    full[..., rows, columns] = packed
+    full[..., columns, rows] = packed
+    return full

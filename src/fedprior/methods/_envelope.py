@@ -1,0 +1,112 @@
+"""The skeleton of methods that descend a Moreau envelope: pFedMe and its generalisation pFedBreD.
+
+    F_i(v) = min_θ  f_i(θ) + λ D(θ, μ_i(v)),      D a Bregman divergence, here ½ (θ-μ)' A (θ-μ) with A diagonal
+
+Per mini-batch: find the personal θ by K prox steps, then move the local model v along the first-order gradient of the
+envelope, λ A (μ - θ). The personal model is the last θ. Every client trains every round, a sample reports.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.data.client import Batch, ClientData
+from fedprior.local import value_and_grad
+from fedprior.models.task import Task
+from fedprior.tree import Params
+
+
+class Client(NamedTuple):
+    """The personal model, and the local model as the last round left it."""
+
+    theta: Params
+    w_last: Params
+
+
+class Up(NamedTuple):
+    """The local model and the example count."""
+
+    v: Params
+    n: Tensor  # [C] float64
+
+
+class Run(NamedTuple):
+    """What a local run carries: the local model, its optimiser, the personal model, and sums for the logs."""
+
+    v: Params
+    state: Any
+    theta: Params
+    look_ahead: Params  # a second point that some variants keep from one batch to the next
+    total: Tensor  # [C]
+    shift: Tensor  # [C]
+    batches: Tensor  # [C] int64
+
+
+def gradient(task: Task, w: Params, batch: Batch) -> tuple[Tensor, Params]:
+    """f_i and its gradient on a batch; buffers have none."""
+    return value_and_grad(lambda w, _, b: task.nll(w, b), w, None, batch, task.buffers)
+
+
+@torch.no_grad()
+def step(w: Params, direction: Params, size: float) -> Params:
+    """w - size · direction, for the entries that have a direction."""
+    return {k: v - size * direction[k] if k in direction else v for k, v in w.items()}
+
+
+@torch.no_grad()
+def difference(task: Task, a: Params, b: Params) -> Params:
+    """a - b over parameters."""
+    return {k: a[k] - b[k] for k in task.parameters(a)}
+
+
+def prox(
+    task: Task, start: Params, mu: Params, metric: Params, batch: Batch, *, strength: float, lr: float, steps: int
+) -> tuple[Params, Tensor]:
+    """K plain gradient steps on f(θ) + λ D(θ, μ) with one batch; returns θ and the loss at the start."""
+    theta, first = start, torch.zeros(len(batch.y), dtype=task.dtype)
+    for k in range(steps):
+        value, grads = gradient(task, theta, batch)
+        first = value if k == 0 else first
+        with torch.no_grad():
+            pull = {name: g + strength * metric[name] * (theta[name] - mu[name]) for name, g in grads.items()}
+        theta = step(theta, pull, lr)
+    return theta, first
+
+
+def envelope_gradient(task: Task, mu: Params, theta: Params, metric: Params, strength: float) -> Params:
+    """λ A (μ - θ): the envelope's gradient with the Jacobian of μ replaced by the identity."""
+    return {k: strength * metric[k] * gap for k, gap in difference(task, mu, theta).items()}
+
+
+def euclidean(task: Task, w: Params) -> Params:
+    """A = I."""
+    return {k: torch.ones((), dtype=v.dtype) for k, v in task.parameters(w).items()}
+
+
+def per_tensor_scale(task: Task, w: Params) -> Params:
+    """A diagonal Mahalanobis metric that makes tensors of different scale comparable.
+
+    A_j = c / mean square of the tensor that parameter j belongs to, at the common initial weights `w` (no client
+    axis); c makes the mean of A over all parameters one, so that λ keeps its meaning.
+    """
+    parameters = task.parameters(w)
+    inverse = {k: 1 / v.square().mean().clamp(min=1e-8) for k, v in parameters.items()}
+    count = sum(v.numel() for v in parameters.values())
+    mean = sum(inverse[k] * parameters[k].numel() for k in parameters) / count
+    return {k: value / mean for k, value in inverse.items()}
+
+
+def start(client: Client, v: Params, state: Any, data: ClientData, dtype: torch.dtype) -> Run:
+    """The carry of a local run from the broadcast model `v`."""
+    zero = torch.zeros(len(data), dtype=dtype)
+    return Run(v, state, client.theta, v, zero, zero, torch.zeros(len(data), dtype=torch.int64))
+
+
+def mean_step(server: Params, ups: Up, size: float) -> Params:
+    """w ← (1 - β) w + β Σ n_i v_i / Σ n_i; β = 1 is the mean, β > 1 extrapolates."""
+    mean = tree.average(ups.v, ups.n)
+    return mean if size == 1 else tree.map(lambda old, new: (1 - size) * old + size * new, server, mean)

@@ -1,0 +1,202 @@
+"""FedBPS: the weights that a Laplace approximation is least sure of stay personal, element by element.
+
+Luo & Kuruoglu, arXiv 2402.16091 (2024): Algorithm 1, Eqs. 2-5. No code was published.
+
+    client    E epochs from its mixed weights; v_i = 1 / (h_i + λ_i), h_i the curvature's diagonal, λ_i = n_i · decay
+    server    w = Σ π_i w_i;   v = Σ π_i [v_i + (w_i - w)²]   the mixture's mean and variance         (Eqs. 4, 5)
+              mask M = 1 on the share p of all parameters with the largest v                          (Eq. 3)
+    client    w_i ← M w_i + (1 - M) w
+
+Readings of the paper: σ is the inverse of the Hessian (Alg. 1 returns the Hessian itself, which would keep the surest
+weights personal and does no better than Local); the between-client term has its square, as in Eq. 5 (without it, it
+sums to zero); exactly round(p d) elements are chosen, ties by index. Mixing happens at the client: the message is w and
+the mask as bits. It holds all of w, since a client that joins needs it. `score="random"` is the control that any claim
+about the mask has to beat.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.bayes.curvature import diagonal
+from fedprior.data.client import Batch, ClientData
+from fedprior.local import descend
+from fedprior.protocol import About, Logs, Method, Weights, register
+from fedprior.rng import Key, Keys
+from fedprior.tree import Params
+
+
+class Server(NamedTuple):
+    """The mean, the mask, and what a random mask is drawn from."""
+
+    w: Params
+    mask: Tensor  # [⌈d/8⌉] uint8, one bit a parameter
+    round: Tensor  # [] int64
+    seed: Tensor  # [] int64
+    turnover: Tensor  # [] share of parameters whose status changed
+    ties: Tensor  # [] share of parameters that have the score of the last one chosen
+
+
+class Down(NamedTuple):
+    """The mean and the mask."""
+
+    w: Params
+    mask: Tensor  # [⌈d/8⌉] uint8
+
+
+class Up(NamedTuple):
+    """A client's weights, their variances, and its example count."""
+
+    w: Params
+    v: Params
+    n: Tensor  # [C] float64
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedBPS(Method[Server, Weights, Down, Up, Weights]):
+    """Element-wise personalisation by Laplace uncertainty."""
+
+    about = About(
+        name="fedbps",
+        title="FedBPS",
+        paper="Luo & Kuruoglu, Bayesian Neural Network For Personalized Federated Learning Parameter Selection, "
+        "arXiv 2402.16091",
+        year=2024,
+        group="Bayesian prior",
+        personal="the share p of the weights, chosen anew each round",
+        moment="after aggregation",
+    )
+    types = (Server, Weights, Down, Up, Weights)
+
+    p: Annotated[float, Field(ge=0, le=1, description="share of the weights that is personal; 0: FedAvg, 1: Local")] = (
+        0.7
+    )
+    score: Annotated[
+        Literal["total", "within", "between", "random"],
+        Field(
+            description="variance that chooses: Eq. 5, its two terms alone, or a random mask (the control)",
+            json_schema_extra={"alive_with": {"decay": 100.0}},  # else the between-client term is too small to matter
+        ),
+    ] = "total"
+    curvature: Annotated[Literal["fisher", "ggn"], Field(description="estimate of the Hessian's diagonal")] = "fisher"
+    decay: Annotated[float, Field(gt=0, description="prior precision per example: λ_i = n_i · decay")] = 5e-4
+
+    # Clients
+
+    def objective(self, w: Params, nothing: Params, batch: Batch) -> Tensor:
+        """F_i(w)."""
+        return self.task.nll(w, batch)
+
+    def mixed(self, own: Params, down: Down) -> Params:
+        """M w_i + (1 - M) w; buffers stay the client's own."""
+        names = sorted(self.task.parameters(own))
+        mask = _bits(down.mask, sum(own[k][0].numel() for k in names))
+        pieces = mask.split([own[k][0].numel() for k in names], dim=1)  # type: ignore[no-untyped-call]
+        where = {k: piece.view_as(own[k]) for k, piece in zip(names, pieces, strict=True)}
+        return {k: torch.where(where[k], v, down.w[k]) if k in where else v for k, v in own.items()}
+
+    def variances(self, w: Params, data: ClientData) -> Params:
+        """v_i = 1 / (h_i + λ_i) over the client's training data  (Eq. 2)."""
+        if self.score in ("between", "random"):
+            return tree.zeros_like(self.task.parameters(w))
+        h = diagonal(self.task, w, data, self.curvature)
+        strength = (data.n * self.decay).to(self.task.dtype)
+        return tree.map(lambda leaf: 1 / (leaf + strength.view(-1, *[1] * (leaf.dim() - 1))), h)
+
+    # Server
+
+    def scores(self, server: Server, ups: Up, w: Params) -> Tensor:
+        """What each parameter is chosen by, [d] float64  (Eq. 5)."""
+        if self.score == "random":
+            key = Key(int(server.seed)).fold("mask", int(server.round))
+            return torch.rand(_flat(self.task.parameters(w)).shape, generator=key.generator(), dtype=torch.float64)
+        within = _flat(tree.average(tree.map(Tensor.double, ups.v), ups.n))
+        names = self.task.parameters(w)
+        gaps = {k: (ups.w[k].double() - w[k].double()).square() for k in names}
+        between = _flat(tree.average(gaps, ups.n))
+        return {"total": within + between, "within": within, "between": between}[self.score]
+
+    def choose(self, scores: Tensor) -> Tensor:
+        """The mask [d]: exactly round(p d) parameters with the largest scores, ties by index."""
+        mask = torch.zeros(len(scores), dtype=torch.bool)
+        mask[torch.argsort(scores, descending=True, stable=True)[: round(self.p * len(scores))]] = True
+        return mask
+
+    # The protocol
+
+    def init_server(self, key: Key) -> Server:
+        """Common initial weights, and a mask that keeps nothing."""
+        w = self.task.init(key.fold("init"))
+        d = sum(v.numel() for v in self.task.parameters(w).values())
+        zero = torch.zeros((), dtype=torch.float64)
+        seed = torch.tensor(key.fold("fedbps").word >> 1)
+        return Server(w, pack_bits(torch.zeros(d, dtype=torch.bool)), torch.tensor(0), seed, zero, zero)
+
+    def broadcast(self, server: Server, ids: Tensor) -> Down:
+        """The mean and the mask, to everyone."""
+        return Down(server.w, server.mask)
+
+    def init_client(self, down: Down, data: ClientData, keys: Keys) -> Weights:
+        """A client that joins starts at the mean."""
+        return Weights(down.w)
+
+    def local_update(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> tuple[Weights, Up, Logs]:
+        """Mix, train, and say how sure of each weight one is."""
+        start = self.mixed(client.w, down)
+        w, loss = descend(self.task, self.train, self.objective, start, {}, data, keys)
+        v = self.variances(w, data)
+        personal = _bits(down.mask, sum(x[0].numel() for x in v.values())).double().mean(1)
+        logs = {
+            "loss": loss,
+            "mask_share": personal,
+            "within": torch.cat([x.flatten(1) for x in v.values()], 1).median(1).values,
+        }
+        return Weights(w), Up(w, v, data.n), logs
+
+    def aggregate(self, server: Server, ups: Up, ids: Tensor) -> Server:
+        """The mixture's mean, its variance, and the mask."""
+        w = tree.average(ups.w, ups.n)
+        scores = self.scores(server, ups, w)
+        mask = self.choose(scores)
+        before = _bits(server.mask[None], len(mask))[0]
+        last = scores[mask].min() if mask.any() else torch.inf
+        ties = (
+            (scores == last).double().mean() if mask.any() and not mask.all() else torch.zeros((), dtype=torch.float64)
+        )
+        turnover = (mask != before).double().mean()
+        return Server(w, pack_bits(mask), server.round + 1, server.seed, turnover, ties)
+
+    def personalise(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> Weights:
+        """The client's weights, mixed by the newest mask: Algorithm 1's output."""
+        return Weights(self.mixed(client.w, down))
+
+    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
+        """The network's own distribution."""
+        return self.task.log_probs(personal.w, x)
+
+    def predict_global(self, server: Server, x: Tensor) -> Tensor:
+        """The mean."""
+        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
+
+
+def _flat(w: Params) -> Tensor:
+    return torch.cat([w[k].flatten() for k in sorted(w)])
+
+
+def pack_bits(mask: Tensor) -> Tensor:
+    """Bools [d] as bits [⌈d/8⌉] uint8."""
+    padded = torch.nn.functional.pad(mask.to(torch.uint8), (0, -len(mask) % 8)).view(-1, 8)
+    return (padded << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)
+
+
+def _bits(packed: Tensor, d: int) -> Tensor:
+    """The inverse of `pack_bits` for a stack: [C, ⌈d/8⌉] -> [C, d] bool."""
+    bits = (packed.unsqueeze(2) >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.flatten(1)[:, :d].bool()

@@ -1,0 +1,452 @@
+"""The engine: how a cohort is cut into stacks, what a round touches, and that workers change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedprior import tree
+from fedprior.data.client import ClientData
+from fedprior.data.federation import Federation, from_arrays
+from fedprior.engine import Engine
+from fedprior.engine.stack import STACK_CLIENTS, STACK_SCALARS, chunk_size, compose
+from fedprior.local import Train
+from fedprior.models import build as build_model
+from fedprior.models.task import Task
+from fedprior.protocol import About, Empty, Logs, Method
+from fedprior.rng import Key, Keys
+from support import CLASSES, FEATURES, TRAIN, bound, federation, rounds, same, task
+
+# Stacks
+
+
+def sized(sizes: list[int]) -> Federation:
+    """A federation that is nothing but its training sizes; names do not sort as their numbers do."""
+    start = tuple(int(s) for s in np.cumsum([0, *sizes[:-1]]))
+    data = ClientData(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes), dtype=torch.int64), start, tuple(sizes))
+    return Federation(tuple(f"c{k}" for k in range(len(sizes))), data, data, data, 2)
+
+
+cohorts = st.integers(1, 40).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.integers(1, 6), min_size=n, max_size=n),  # few distinct sizes, so that names must break ties
+        st.lists(st.integers(0, n - 1), unique=True),
+        st.integers(1, 12),
+        st.integers(1, 5),
+        st.randoms(use_true_random=False),
+    )
+)
+
+
+@given(cohorts)
+@settings(deadline=None, max_examples=200)
+def test_compose_cuts_a_cohort(cohort: Any) -> None:
+    """Every client once, stacks even to within one and no longer than `largest`, at least `least`, sizes falling.
+
+    Fewest stacks that allow it: max(⌈n / largest⌉, min(least, n)).
+    """
+    sizes, rows, largest, least, random = cohort
+    data = sized(sizes)
+    stacks = compose(rows, data, largest, least)
+    joined = [i for stack in stacks for i in stack]
+    assert sorted(joined) == sorted(rows)
+    assert joined == sorted(rows, key=lambda i: (-sizes[i], data.clients[i]))
+    lengths = [len(stack) for stack in stacks]
+    assert len(stacks) == max(-(-len(rows) // largest), min(least, len(rows)))
+    if lengths:
+        assert max(lengths) - min(lengths) <= 1
+        assert 1 <= min(lengths)
+        assert max(lengths) <= largest
+    random.shuffle(rows)
+    assert compose(rows, data, largest, least) == stacks
+
+
+def test_compose_is_a_function_of_names_not_of_positions() -> None:
+    """The same clients at other rows of the federation form the same stacks, by name."""
+    data = federation()
+    order = [4, 0, 6, 2, 5, 1, 3]
+    shuffled = data.select(order)
+    ours = [[data.clients[i] for i in stack] for stack in compose(range(7), data, 3)]
+    theirs = [[shuffled.clients[i] for i in stack] for stack in compose(range(7), shuffled, 3)]
+    assert ours == theirs
+
+
+def test_compose_by_hand() -> None:
+    """Sizes 5, 9, 5, 7 in stacks of at most 3: ⌈4/3⌉ = 2 stacks of 2; 9 and 7 first, then the fives by name."""
+    assert compose([0, 1, 2, 3], sized([5, 9, 5, 7]), 3) == [[1, 3], [0, 2]]
+    assert compose([], sized([5]), 3) == []
+
+
+@pytest.mark.parametrize("hidden", [1, 100, 5000])
+def test_automatic_stacks_of_small_models_are_bounded(hidden: int) -> None:
+    """4-h-3 has 8h + 3 weights: 11, 803 and 40,003; the bound is 256 clients, then 2.5 million weights."""
+    model = Task(build_model("mlp", {"hidden": [hidden]}, (FEATURES,), CLASSES), CLASSES)
+    chosen = chunk_size("auto", model)
+    assert chosen == {1: 256, 100: 256, 5000: 62}[hidden]
+    assert chosen <= STACK_CLIENTS
+    assert chosen * model.size <= STACK_SCALARS
+
+
+def test_automatic_stacks_of_other_models() -> None:
+    """Convolutions run one by one; so does a perceptron of more than 2.5 million weights; what is given is kept."""
+    conv = Task(build_model("lenet5", {}, (1, 16, 16), CLASSES), CLASSES)
+    assert not conv.stackable
+    assert chunk_size("auto", conv) == 1
+    assert chunk_size(3, conv) == 3
+    huge = Task(build_model("mlp", {"hidden": [400_000]}, (FEATURES,), CLASSES), CLASSES)
+    assert huge.stackable
+    assert chunk_size("auto", huge) == 1
+
+
+# Rounds
+
+
+class Ledger(NamedTuple):
+    """The server of `Tally`."""
+
+    round: Tensor  # [] rounds aggregated
+    total: Tensor  # [] examples of the last reporters
+    who: Tensor  # [N] 1 for those that reported last
+
+
+class Diary(NamedTuple):
+    """A client of `Tally`."""
+
+    joined: Tensor  # [C] the server's round when it joined
+    trained: Tensor  # [C] how often it trained
+
+
+class News(NamedTuple):
+    round: Tensor
+
+
+class Count(NamedTuple):
+    n: Tensor  # [C]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally(Method[Ledger, Diary, News, Count, Diary]):
+    """Learns nothing and writes down who did what."""
+
+    about = About("tally", "Tally", "none", 2026, "baseline", "a diary", "after local training")
+    types = (Ledger, Diary, News, Count, Diary)
+
+    clients: int = 7
+
+    def init_server(self, key: Key) -> Ledger:
+        zero = torch.zeros((), dtype=torch.float64)
+        return Ledger(zero, zero, torch.zeros(self.clients))
+
+    def broadcast(self, server: Ledger, ids: Tensor) -> News:
+        return News(server.round)
+
+    def init_client(self, down: News, data: ClientData, keys: Keys) -> Diary:
+        return Diary(down.round, torch.zeros(len(data)))
+
+    def local_update(self, client: Diary, down: News, data: ClientData, keys: Keys) -> tuple[Diary, Count, Logs]:
+        return Diary(client.joined, client.trained + 1), Count(data.n), {"n": data.n}
+
+    def aggregate(self, server: Ledger, ups: Count, ids: Tensor) -> Ledger:
+        return Ledger(server.round + 1, ups.n.sum(), torch.zeros(self.clients).index_fill(0, ids, 1.0))
+
+    def personalise(self, client: Diary, down: News, data: ClientData, keys: Keys) -> Diary:
+        return client
+
+    def predict(self, personal: Diary, x: Tensor, keys: Keys) -> Tensor:
+        return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
+
+    def predict_global(self, server: Ledger, x: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("chunk", [1, 3, "auto"])
+def test_only_reporters_are_aggregated_and_only_trainers_move(chunk: Any) -> None:
+    """Clients 0, 2, 3 and 6 train, 6 and 2 report: their examples are summed, and four diaries have one entry."""
+    data = federation()
+    n = data.train.size
+    with Engine(Tally(task=task(data)), data, 0, chunk=chunk) as engine:
+        logs = engine.round(0, [0, 2, 3, 6], [6, 2])
+        states = engine.context.memory.states
+        assert engine.server.total == n[2] + n[6]
+        assert engine.server.who.tolist() == [0, 0, 1, 0, 0, 0, 1]
+        assert states.trained.tolist() == [1, 0, 1, 1, 0, 0, 1]
+        assert logs["n"][[0, 2, 3, 6]].tolist() == [n[0], n[2], n[3], n[6]]
+        assert np.isnan(logs["n"][[1, 4, 5]]).all()
+        engine.round(1, [3, 5], [5])
+        assert engine.server.total == n[5]
+        assert states.trained.tolist() == [1, 0, 1, 2, 0, 1, 1]
+
+
+@pytest.mark.parametrize("chunk", [1, "auto"])
+def test_clients_join_when_they_first_train(chunk: Any) -> None:
+    """Client 0 joins in round 0, client 3 in round 1 beside it, the others only to predict, after round 2.
+
+    A client that has merely predicted has not joined: client 5 joins for good in round 2, when the ledger says 2.
+    """
+    data = federation()
+    with Engine(Tally(task=task(data)), data, 0, chunk=chunk) as engine:
+        engine.round(0, [0], [0])
+        engine.round(1, [0, 3], [0])
+        _, models = engine.predict(2, ("test",), models=True)
+        assert [int(m["joined"]) for m in models] == [0, 2, 2, 1, 2, 2, 2]
+        assert [int(m["trained"]) for m in models] == [2, 0, 0, 1, 0, 0, 0]
+        assert engine.context.memory.joined.tolist() == [True, False, False, True, False, False, False]
+        engine.round(2, [5], [5])
+        _, models = engine.predict(3, ("test",), models=True)
+        assert [int(m["joined"]) for m in models] == [0, 3, 3, 1, 3, 2, 3]
+
+
+def test_an_untrained_fedmap_client_predicts_with_the_prior() -> None:
+    """θ of a client that never trained is γ as it is now, not as it was at the start."""
+    data = federation()
+    with Engine(bound("fedmap", data), data, 0) as engine:
+        start = tree.clone(engine.server)
+        for number in range(2):
+            engine.round(number, [0, 1], [0, 1])
+        gamma = engine.server.gamma
+        assert not same(start.gamma, gamma)
+        _, models = engine.predict(2, ("test",), models=True)
+        for name, value in gamma.items():
+            assert (models[5][f"w/{name}"] == value.numpy()).all()
+            assert (models[0][f"w/{name}"] != value.numpy()).any()
+
+
+class Value(NamedTuple):
+    value: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Borrower(Method[Value, Empty, Value, Value, Value]):
+    """Its server state is a row of the uplinks themselves."""
+
+    about = About("borrower", "Borrower", "none", 2026, "baseline", "nothing", "after aggregation")
+    types = (Value, Empty, Value, Value, Value)
+
+    def init_server(self, key: Key) -> Value:
+        return Value(torch.zeros(3))
+
+    def broadcast(self, server: Value, ids: Tensor) -> Value:
+        return server
+
+    def init_client(self, down: Value, data: ClientData, keys: Keys) -> Empty:
+        return Empty()
+
+    def local_update(self, client: Empty, down: Value, data: ClientData, keys: Keys) -> tuple[Empty, Value, Logs]:
+        return client, Value(down.value + 1), {}
+
+    def aggregate(self, server: Value, ups: Value, ids: Tensor) -> Value:
+        return Value(ups.value[0])
+
+    def personalise(self, client: Empty, down: Value, data: ClientData, keys: Keys) -> Value:
+        return down
+
+    def predict(self, personal: Value, x: Tensor, keys: Keys) -> Tensor:
+        return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
+
+    def predict_global(self, server: Value, x: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_state_never_lies_among_the_uplinks(workers: int) -> None:
+    """The server counts 1, 2, 3; the state of a round survives the rounds after it."""
+    data = federation()
+    with Engine(Borrower(task=task(data)), data, 0, workers=workers, chunk=4) as engine:
+        states = []
+        for number in range(3):
+            engine.round(number, engine.everyone, engine.everyone)
+            states.append(engine.server)
+        assert [s.value.tolist() for s in states] == [[1, 1, 1], [2, 2, 2], [3, 3, 3]]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedmap", "local"])
+def test_models_handed_out_are_not_written_over(name: str) -> None:
+    """The models of one evaluation stay as they were when later rounds run."""
+    data = federation()
+    with Engine(bound(name, data), data, 0) as engine:
+        engine.round(0, engine.everyone, engine.everyone)
+        _, models = engine.predict(1, ("test",), models=True)
+        copies = [{k: v.copy() for k, v in model.items()} for model in models]
+        engine.round(1, engine.everyone, engine.everyone)
+        engine.predict(2, ("test",))
+        for model, copied in zip(models, copies, strict=True):
+            assert all((model[k] == copied[k]).all() for k in copied)
+
+
+class Letters(NamedTuple):
+    value: Tensor  # [N] at the server, [C] in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Postman(Method[Letters, Empty, Letters, Letters, Letters]):
+    """Every client has a number of its own at the server, which grows by one when it reports."""
+
+    about = About(
+        "postman", "Postman", "none", 2026, "baseline", "a letter", "after aggregation", personal_downlink=True
+    )
+    types = (Letters, Empty, Letters, Letters, Letters)
+
+    clients: int = 7
+
+    def init_server(self, key: Key) -> Letters:
+        return Letters(torch.arange(self.clients, dtype=torch.float64) * 10)
+
+    def broadcast(self, server: Letters, ids: Tensor) -> Letters:
+        return Letters(server.value[ids])
+
+    def init_client(self, down: Letters, data: ClientData, keys: Keys) -> Empty:
+        return Empty()
+
+    def local_update(self, client: Empty, down: Letters, data: ClientData, keys: Keys) -> tuple[Empty, Letters, Logs]:
+        return client, Letters(down.value + 1), {"got": down.value}
+
+    def aggregate(self, server: Letters, ups: Letters, ids: Tensor) -> Letters:
+        return Letters(server.value.index_copy(0, ids, ups.value))
+
+    def personalise(self, client: Empty, down: Letters, data: ClientData, keys: Keys) -> Letters:
+        return down
+
+    def predict(self, personal: Letters, x: Tensor, keys: Keys) -> Tensor:
+        return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
+
+    def predict_global(self, server: Letters, x: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("chunk", [1, 3, "auto"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_personal_downlink_reaches_the_client_it_is_for(chunk: Any, workers: int) -> None:
+    """Client k starts at 10k; 1, 4, 5 train twice, of which 5 and 1 report: 11 and 51 after one round, 12 and 52 then.
+
+    A message of one client is one float64 each way: 8 bytes.
+    """
+    data = federation()
+    with Engine(Postman(task=task(data)), data, 0, chunk=chunk, workers=workers) as engine:
+        assert engine.message_bytes() == (8, 8)
+        first = engine.round(0, [1, 4, 5], [5, 1])["got"]
+        second = engine.round(1, [5, 4, 1], [1, 5])["got"]
+        assert first[[1, 4, 5]].tolist() == [10, 40, 50]
+        assert second[[1, 4, 5]].tolist() == [11, 40, 51]
+        assert engine.server.value.tolist() == [0, 12, 20, 30, 40, 52, 60]
+        _, models = engine.predict(2, ("test",), models=True)
+        assert [float(m["value"]) for m in models] == [0, 12, 20, 30, 40, 52, 60]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "expected"),
+    [
+        ("fedmap", torch.float32, (4 * 51 + 8, 4 * 51)),
+        ("fedmap", torch.float64, (8 * 51 + 8, 8 * 51)),
+        ("local", torch.float32, (0, 0)),
+    ],
+)
+def test_message_bytes(name: str, dtype: torch.dtype, expected: tuple[int, int]) -> None:
+    """The perceptron 4-6-3 has 6·4 + 6 + 3·6 + 3 = 51 weights; log ω is one float64; Local sends nothing."""
+    data = federation(dtype=dtype)
+    with Engine(bound(name, data), data, 0) as engine:
+        assert engine.message_bytes() == expected
+
+
+def test_predictions_come_back_to_their_clients() -> None:
+    """Row c of the answer belongs to client c, although stacks are ordered by size: recomputed from its own model."""
+    data = federation()
+    method = bound("local", data)
+    with Engine(method, data, 0, chunk=2) as engine:
+        engine.round(0, engine.everyone, engine.everyone)
+        found, models = engine.predict(1, ("validation", "test"), models=True)
+        for split in ("validation", "test"):
+            for c in engine.everyone:
+                w = {k.removeprefix("w/"): torch.from_numpy(v)[None] for k, v in models[c].items()}
+                expected = method.task.log_probs(w, data.split(split).client(c)[0][None])[0]
+                np.testing.assert_allclose(found[split][c], expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_client_without_validation_examples_predicts_nothing_there() -> None:
+    data = federation(sizes=(2, 30))
+    assert data.validation.size[0] == 0
+    with Engine(bound("fedavg", data), data, 0) as engine:
+        found, _ = engine.predict(0, ("validation",))
+    assert found["validation"][0].shape == (0, CLASSES)
+    assert found["validation"][1].shape == (data.validation.size[1], CLASSES)
+
+
+# Other networks
+
+
+def images(dtype: torch.dtype = torch.float32) -> Federation:
+    rng = np.random.default_rng(3)
+    clients = {f"camera-{k}": (rng.normal(size=(n, 1, 16, 16)), np.arange(n) % CLASSES) for k, n in enumerate((9, 6, 13))}
+    return from_arrays(clients, classes=CLASSES).to(dtype)
+
+
+def lenet(data: Federation, name: str = "fedmap") -> Any:
+    return bound(name, data, replace(TRAIN, batch_size=4, epochs=1), build_model("lenet5", {}, data.shape, CLASSES))
+
+
+def test_a_convolutional_model_runs_one_client_at_a_time() -> None:
+    """Automatic stacks hold one client, and give what a stack of three gives."""
+    data = images(torch.float64)
+    with Engine(lenet(data), data, 0) as engine:
+        assert engine.largest == 1
+        start = tree.clone(engine.server)
+        engine.round(0, engine.everyone, engine.everyone)
+        assert not same(start, engine.server)
+    single, stacked = (rounds(lenet(data), data, 2, chunk=chunk).vector() for chunk in ("auto", 3))
+    np.testing.assert_allclose(stacked, single, rtol=1e-9, atol=1e-9)
+
+
+def test_a_convolutional_model_with_two_workers_equals_one() -> None:
+    data = images()
+    one, two = (rounds(lenet(data, "fedavg"), data, 2, workers=w).vector() for w in (1, 2))
+    assert (one == two).all()
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, CLASSES))
+
+
+def test_batch_norm_buffers_are_averaged() -> None:
+    """One step on all n_k examples: the statistics of h = W₀x + b₀ enter the buffers before any weight moves.
+
+    So client k has mean_k = 0.9 · 0 + 0.1 · mean(h) and var_k = 0.9 · 1 + 0.1 · var(h) (unbiased), and the server
+    Σ n_k mean_k / Σ n_k and Σ n_k var_k / Σ n_k.
+    """
+    data = federation()
+    method = bound("fedavg", data, Train(lr=0.1, batch_size=1000, steps=1), normed())
+    with Engine(method, data, 0) as engine:
+        w = engine.server.w
+        hidden = [data.train.client(c)[0] @ w["0.weight"].T + w["0.bias"] for c in engine.everyone]
+        n = data.train.n
+        mean = sum(n[c] * 0.1 * h.mean(0) for c, h in enumerate(hidden)) / n.sum()
+        var = sum(n[c] * (0.9 + 0.1 * h.var(0)) for c, h in enumerate(hidden)) / n.sum()
+        engine.round(0, engine.everyone, engine.everyone)
+        torch.testing.assert_close(engine.server.w["1.running_mean"], mean)
+        torch.testing.assert_close(engine.server.w["1.running_var"], var)
+        assert not any("num_batches_tracked" in name for name in engine.server.w), "counters are never averaged"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedmap"])
+def test_batch_norm_in_stacks_equals_single_clients(name: str) -> None:
+    """Padding of a shorter client never enters its statistics."""
+    data = federation()
+    single, stacked = (rounds(bound(name, data, module=normed()), data, chunk=chunk).vector() for chunk in (1, 7))
+    assert np.isfinite(single).all()
+    np.testing.assert_allclose(stacked, single, rtol=1e-9, atol=1e-9)
+
+
+def test_spawned_workers_equal_forked_ones() -> None:
+    """Where there is no fork, everything travels by pickle: the same numbers, bit for bit."""
+    data = federation(dtype=torch.float32)
+    fork, spawn = (
+        rounds(bound("fedmap", data), data, 2, chunk=3, workers=2, start_method=start).vector()
+        for start in ("fork", "spawn")
+    )
+    assert (fork == spawn).all()

@@ -1,0 +1,217 @@
+"""What a run writes down: exact numbers, and no trace of rounds that will run again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedprior.experiment.journal import COLUMNS, Event, Journal, jsonable
+from fedprior.metrics import METRICS, Cohort, cohort_metrics
+
+NAMES = ("site-0", 'St. Mary, "North"', "Zürich\nWest")
+
+
+def cohort(seed: int) -> Cohort:
+    """Random predictions of three clients, the last without examples, whose metrics are nan."""
+    rng = np.random.default_rng(seed)
+    sizes = (7, 5, 0)
+    logits = [rng.normal(size=(n, 3)).astype(np.float32) for n in sizes]
+    log_p = [z - np.log(np.exp(z).sum(1, keepdims=True)) for z in logits]
+    return cohort_metrics([(p, rng.integers(0, 3, n)) for p, n in zip(log_p, sizes, strict=True)])
+
+
+def write(folder: Path, rounds: int = 6, every: int = 2) -> Journal:
+    """A run of `rounds`, evaluated `every` so many, the last included."""
+    journal = Journal(folder)
+    for done in range(1, rounds + 1):
+        journal.event({"kind": "round", "round": done, "logs": {"loss": 1 / (3 * done)}})
+        if done % every == 0:
+            journal.evaluation(done, "personal", "test", NAMES, cohort(done))
+            journal.event({"kind": "evaluation", "round": done, "score": math.pi / done})
+    return journal
+
+
+def load(folder: Path) -> Journal:
+    journal = Journal(folder)
+    journal.load()
+    return journal
+
+
+def equal(a: list[Event], b: list[Event]) -> bool:
+    """Bit for bit, where nan equals nan."""
+    return repr(a) == repr(b)
+
+
+def by_key(rows: list[Event]) -> list[Event]:
+    return [{k: row[k] for k in COLUMNS} for row in rows]
+
+
+def test_floats_come_back_exactly(tmp_path: Path) -> None:
+    """Every metric of every client, among them nan, and names that need quotes."""
+    written = write(tmp_path)
+    found = load(tmp_path)
+    assert equal(found.events, written.events)
+    assert equal(by_key(found.rows), by_key(written.rows))
+    assert math.isnan(found.rows[2]["accuracy"])
+    assert [row["client"] for row in found.rows[:3]] == list(NAMES)
+
+
+def test_infinite_metrics_come_back(tmp_path: Path) -> None:
+    """A label of probability zero has an infinite NLL."""
+    journal = Journal(tmp_path)
+    with np.errstate(divide="ignore"):
+        log_p = np.log(np.array([[1.0, 0.0]], dtype=np.float32))
+    journal.evaluation(1, "personal", "test", ("a",), cohort_metrics([(log_p, np.array([1]))]))
+    assert load(tmp_path).rows[0]["nll"] == math.inf
+
+
+def test_the_csv_has_one_header(tmp_path: Path) -> None:
+    write(tmp_path)
+    text = (tmp_path / "clients.csv").read_text()
+    assert text.startswith("round,model,split,client,examples,accuracy,")
+    assert text.count("round,model") == 1
+
+
+def test_rewind_drops_later_rounds(tmp_path: Path) -> None:
+    """Back to 3 of 6: rounds 1 to 3 and the evaluation after 2 stay, in memory and on disk."""
+    write(tmp_path)
+    journal = Journal(tmp_path)
+    journal.rewind(3, rounds=6)
+    kinds = [(e["kind"], e["round"]) for e in journal.events]
+    assert kinds == [("round", 1), ("round", 2), ("evaluation", 2), ("round", 3)]
+    assert {row["round"] for row in journal.rows} == {2}
+    again = load(tmp_path)
+    assert equal(again.events, journal.events)
+    assert equal(again.rows, journal.rows)
+
+
+def test_rewind_always_drops_the_last_evaluation(tmp_path: Path) -> None:
+    """All 6 rounds are done: they stay, but the final evaluation runs again since the models come from it."""
+    write(tmp_path)
+    journal = Journal(tmp_path)
+    journal.rewind(6, rounds=6)
+    assert [e["round"] for e in journal.events if e["kind"] == "round"] == [1, 2, 3, 4, 5, 6]
+    assert [e["round"] for e in journal.events if e["kind"] == "evaluation"] == [2, 4]
+    assert {row["round"] for row in journal.rows} == {2, 4}
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 4, 5])
+def test_rewound_and_written_again_equals_uninterrupted(done: int, tmp_path: Path) -> None:
+    """Byte for byte; also when nothing was left, so that the header is written once more."""
+    write(tmp_path / "whole")
+    write(tmp_path / "cut")
+    journal = Journal(tmp_path / "cut")
+    journal.rewind(done, rounds=6)
+    for r in range(done + 1, 7):
+        journal.event({"kind": "round", "round": r, "logs": {"loss": 1 / (3 * r)}})
+        if r % 2 == 0:
+            journal.evaluation(r, "personal", "test", NAMES, cohort(r))
+            journal.event({"kind": "evaluation", "round": r, "score": math.pi / r})
+    for name in ("events.jsonl", "clients.csv"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_rewind_of_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "new")
+    journal.rewind(0, rounds=3)
+    assert (journal.events, journal.rows) == ([], [])
+
+
+def test_a_cut_off_event_is_dropped(tmp_path: Path) -> None:
+    """Cut anywhere in its last line, the file gives the lines before; only a lost newline may leave the line whole."""
+    events = write(tmp_path).events
+    path = tmp_path / "events.jsonl"
+    content = path.read_bytes()
+    last = len(content.splitlines(keepends=True)[-1])
+    for lost in range(1, last + 1):
+        path.write_bytes(content[:-lost])
+        found = load(tmp_path).events
+        assert len(found) >= len(events) - 1, lost
+        assert equal(found, events[: len(found)]), lost
+
+
+def test_a_cut_off_row_is_dropped(tmp_path: Path) -> None:
+    """Cut anywhere in its last line, the file gives the rows before, and never a number with digits missing."""
+    journal = Journal(tmp_path)
+    journal.evaluation(1, "personal", "test", ("a", "b"), cohort_metrics([_row(0), _row(1)]))
+    rows = by_key(journal.rows)
+    path = tmp_path / "clients.csv"
+    content = path.read_bytes()
+    last = len(content.splitlines(keepends=True)[-1])
+    wrong = []
+    for lost in range(1, last + 1):
+        path.write_bytes(content[:-lost])
+        try:
+            found = by_key(load(tmp_path).rows)
+        except Exception as error:
+            wrong.append((content[-last:-lost], error))
+            continue
+        if len(found) < len(rows) - 1 or not equal(found, rows[: len(found)]):
+            wrong.append((content[-last:-lost], found[-1]["ece"]))
+    assert wrong == []
+
+
+def _row(seed: int) -> Any:
+    found = np.random.default_rng(seed).dirichlet(np.ones(3), size=11)
+    return np.log(found), np.arange(11) % 3
+
+
+@pytest.mark.parametrize("numbers", ["", "0.5", "0.5,0.5,0.25,0.1,", "0.5,0.5,0.25,0.1,na", "0.5,0.5,0.25,0.1,2e-"])
+def test_a_run_killed_while_it_wrote_goes_on(numbers: str, tmp_path: Path) -> None:
+    """The rows of a round without a checkpoint are half there: the rewind forgets them, whatever they look like."""
+    write(tmp_path)
+    path = tmp_path / "clients.csv"
+    text = path.read_text()
+    path.write_text(text[: text.index("\n6,personal") + 1] + f"6,personal,test,site-0,7,{numbers}")
+    journal = Journal(tmp_path)
+    journal.rewind(4, rounds=6)
+    assert {row["round"] for row in journal.rows} == {2, 4}
+    assert len(journal.rows) == 6
+
+
+def test_the_observer_sees_every_event(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    journal = Journal(None, seen.append)
+    journal.event({"kind": "round", "round": 1})
+    journal.event({"kind": "evaluation", "round": 1})
+    assert seen == journal.events
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_jsonable() -> None:
+    """nan and infinities become null, at any depth and of any kind; the rest stays what it is."""
+    value = {
+        "a": [float("nan"), 1.5, (float("inf"), -float("inf"))],
+        "b": np.array([1.0, np.nan]),
+        "c": np.float32(0.5),
+        "d": np.int64(3),
+        "e": np.bool_(True),
+        "f": Path("x") / "y",
+        "g": {"h": None, "i": "text", "j": True, "k": 2},
+    }
+    expected = {
+        "a": [None, 1.5, [None, None]],
+        "b": [1.0, None],
+        "c": 0.5,
+        "d": 3,
+        "e": True,
+        "f": "x/y",
+        "g": {"h": None, "i": "text", "j": True, "k": 2},
+    }
+    assert jsonable(value) == expected
+    assert json.loads(json.dumps(jsonable(value), allow_nan=False)) == expected
+
+
+def test_events_are_strict_json(tmp_path: Path) -> None:
+    Journal(tmp_path).event({"kind": "round", "round": 1, "logs": {"loss": float("nan")}})
+    text = (tmp_path / "events.jsonl").read_text()
+    assert text == '{"kind": "round", "round": 1, "logs": {"loss": null}}\n'
+
+
+def test_every_metric_has_a_column() -> None:
+    assert COLUMNS[-len(METRICS) :] == tuple(METRICS)
