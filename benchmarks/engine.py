@@ -94,9 +94,7 @@ class Loop:
         self.w = mean
 
 
-def compare(
-    name: str, data: Federation, model: str, plain: nn.Module, train: Train, repeats: int
-) -> dict[str, Any]:
+def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Train, repeats: int) -> dict[str, Any]:
     task = Task(build(model, {}, data.shape, data.classes), data.classes)
     method = FedAvg(train=train).bind(task, train)
     first = method.init_server(Key.from_seed(0)).w
@@ -131,7 +129,12 @@ def compare(
     print(f"  peak memory of the process tree {memory / 2**20:.0f} MiB")
     if agree > 1e-3:
         raise SystemExit(f"{name}: the engine and the loop disagree by {agree}")
-    return {"task": name, "seconds": seconds, "ratio": {k: seconds["loop"] / v for k, v in seconds.items()}, "agree": agree}
+    return {
+        "task": name,
+        "seconds": seconds,
+        "ratio": {k: seconds["loop"] / v for k, v in seconds.items()},
+        "agree": agree,
+    }
 
 
 def _in_order(task: Task) -> list[str]:

@@ -116,7 +116,7 @@ def same(a: Any, b: Any) -> bool:
 
 def with_train(method: AnyMethod, **changes: Any) -> AnyMethod:
     """The same method with other local training."""
-    return replace(method, train=replace(method.train, **changes))
+    return method.using(method.task, replace(method.train, **changes))
 
 
 def scalars(value: Any) -> int:

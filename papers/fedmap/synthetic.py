@@ -89,7 +89,10 @@ def main() -> None:
         for done, job in enumerate(jobs, 1):
             row = job.result()
             rows.append(row)
-            print(f"{done}/{len(jobs)}  {row['skew']:<8} seed {row['seed']}  {row['method']:<44} {row['groups'][2]:.1f}", flush=True)
+            print(
+                f"{done}/{len(jobs)}  {row['skew']:<8} seed {row['seed']}  {row['method']:<44} {row['groups'][2]:.1f}",
+                flush=True,
+            )
             write_text(options.out / "synthetic.json", json.dumps(rows, indent=1) + "\n")
     lines = [f"{options.seeds} seeds, {options.rounds} rounds of 10 local epochs, balanced test accuracy in %.", ""]
     for skew in PAPER:

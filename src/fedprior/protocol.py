@@ -89,12 +89,25 @@ class Method(ABC, Generic[S, C, D, U, P]):
     train: Train = AUTO
 
     def bind(self, task: Task, train: Train) -> Self:
-        """The method for a task; `train` is used where the method was given none."""
-        return replace(self, task=task, train=train if self.train is AUTO else self.train)
+        """The method for a task; `train` is used where the method was given none. A wrapped method is bound along."""
+        chosen = train if self.train is AUTO else self.train
+        inner = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Method)}
+        return replace(self, task=task, train=chosen, **{k: m.using(task, chosen) for k, m in inner.items()})
+
+    def using(self, task: Task, train: Train) -> Self:
+        """The method with this task and this training, whatever it was given before."""
+        return replace(self, train=AUTO).bind(task, train)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The method's own options; not the task, nor the local training all methods share."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("task", "train")}
+        """The method's own options; not the task, nor the local training all methods share.
+
+        A wrapper's stand under its name beside those of the method inside: `build` takes them back.
+        """
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("task", "train", "inner")}
+        inner = getattr(self, "inner", None)
+        if not isinstance(inner, Method):
+            return own
+        return {**inner.hyperparameters(), self.about.name.rpartition("+")[2]: own}
 
     @abstractmethod
     def init_server(self, key: Key) -> S:

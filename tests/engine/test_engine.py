@@ -63,7 +63,7 @@ def test_compose_cuts_a_cohort(cohort: Any) -> None:
     assert len(stacks) == max(-(-len(rows) // largest), min(least, len(rows)))
     if lengths:
         assert max(lengths) - min(lengths) <= 1
-        assert 1 <= min(lengths)
+        assert min(lengths) >= 1
         assert max(lengths) <= largest
     random.shuffle(rows)
     assert compose(rows, data, largest, least) == stacks
@@ -383,7 +383,9 @@ def test_a_client_without_validation_examples_predicts_nothing_there() -> None:
 
 def images(dtype: torch.dtype = torch.float32) -> Federation:
     rng = np.random.default_rng(3)
-    clients = {f"camera-{k}": (rng.normal(size=(n, 1, 16, 16)), np.arange(n) % CLASSES) for k, n in enumerate((9, 6, 13))}
+    clients = {
+        f"camera-{k}": (rng.normal(size=(n, 1, 16, 16)), np.arange(n) % CLASSES) for k, n in enumerate((9, 6, 13))
+    }
     return from_arrays(clients, classes=CLASSES).to(dtype)
 
 

@@ -46,7 +46,7 @@ def interrupt(event: Event) -> None:
         raise KeyboardInterrupt
 
 
-@pytest.fixture()
+@pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """The folder of a run that was interrupted after its third checkpoint."""
     with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorError
 from fedprior.experiment.config import Config, Settings, parse, read, write
 from fedprior.experiment.participation import Participation
@@ -22,6 +23,11 @@ SMALL = ("data.clients=3", "data.samples=40")  # of `synthetic`
 def config(*overrides: str, method: str = "fedmap", data: str = "synthetic", **sections: Any) -> Config:
     small = SMALL if data == "synthetic" else ()
     return parse({"method": {"name": method}, "data": {"name": data}, **sections}, overrides=[*small, *overrides])
+
+
+def build(config: Config) -> AnyMethod:
+    """All that a run does before its first round."""
+    return config.build_method(config.load_data())
 
 
 def sentence(error: pytest.ExceptionInfo[FedpriorError]) -> str:
@@ -142,8 +148,7 @@ def test_a_misspelt_key_names_the_nearest(override: str, near: str) -> None:
 )
 def test_a_misspelt_option_names_the_nearest(override: str, near: str) -> None:
     with pytest.raises(FedpriorError) as error:
-        wrong = parse({}, overrides=["method.name=fedmap", "data.name=synthetic", *SMALL, override])
-        wrong.build_method(wrong.load_data())
+        build(parse({}, overrides=["method.name=fedmap", "data.name=synthetic", *SMALL, override]))
     assert f"did you mean '{near}'?" in sentence(error)
 
 
@@ -170,7 +175,7 @@ def test_a_misspelt_option_names_the_nearest(override: str, near: str) -> None:
 def test_settings_out_of_range(override: str) -> None:
     with pytest.raises(FedpriorError) as error:
         config(override)
-    assert override.split("=", maxsplit=1)[0].split(".")[-1] in sentence(error)
+    assert override.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1] in sentence(error)
 
 
 @pytest.mark.parametrize(
@@ -199,16 +204,14 @@ def test_settings_out_of_range(override: str) -> None:
 )
 def test_options_out_of_range(override: str) -> None:
     with pytest.raises(FedpriorError) as error:
-        wrong = config(override)
-        wrong.build_method(wrong.load_data())
-    assert override.split("=", maxsplit=1)[0].split(".")[-1] in sentence(error)
+        build(config(override))
+    assert override.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1] in sentence(error)
 
 
 @pytest.mark.parametrize("section", ["method", "data", "model"])
 def test_a_name_that_is_no_text(section: str) -> None:
     with pytest.raises(FedpriorError) as error:
-        wrong = parse({}, overrides=["method.name=fedmap", "data.name=synthetic", *SMALL, f"{section}.name=5"])
-        wrong.build_method(wrong.load_data())
+        build(parse({}, overrides=["method.name=fedmap", "data.name=synthetic", *SMALL, f"{section}.name=5"]))
     assert "5" in sentence(error)
 
 

@@ -19,11 +19,12 @@ from fedprior.experiment.result import Result
 from fedprior.report import tables
 
 CSV = "site,age,dose,class\n" + "".join(
-    f"{('north', 'south', 'west')[i % 3]},{(7 * i) % 11},{(5 * i) % 7 + 0.5},{'yn'[(i * i) % 5 > 1]}\n" for i in range(60)
+    f"{('north', 'south', 'west')[i % 3]},{(7 * i) % 11},{(5 * i) % 7 + 0.5},{'yn'[(i * i) % 5 > 1]}\n"
+    for i in range(60)
 )
 
 
-@pytest.fixture()
+@pytest.fixture
 def csv(tmp_path: Path) -> Path:
     """Three sites of 20 rows with two numbers and two classes."""
     path = tmp_path / "data.csv"
@@ -32,11 +33,10 @@ def csv(tmp_path: Path) -> Path:
 
 
 def config(csv: Path, *overrides: str, method: str | None = "fedmap") -> Config:
-    sections = {"data": {"name": "csv", "path": str(csv), "target": "class", "client": "site"}, "rounds": 4}
-    if method is not None:
-        sections["method"] = {"name": method}
-    checkpoints = ["checkpoint_every=1", "eval_every=2", "train.epochs=1"]
-    return parse(sections, overrides=[*checkpoints, *overrides], several=method is None)
+    base = ["data.name=csv", f"data.path={csv}", "data.target=class", "data.client=site", "rounds=4"]
+    base += ["checkpoint_every=1", "eval_every=2", "train.epochs=1"]
+    sections = {} if method is None else {"method": {"name": method}}
+    return parse(sections, overrides=[*base, *overrides], several=method is None)
 
 
 def nobody(config: Config) -> None:
@@ -219,9 +219,7 @@ def test_resuming_with_other_data_is_refused(
         ("models/south.safetensors", None),
     ],
 )
-def test_a_finished_run_with_a_damaged_file_is_told(
-    name: str, content: str | None, csv: Path, tmp_path: Path
-) -> None:
+def test_a_finished_run_with_a_damaged_file_is_told(name: str, content: str | None, csv: Path, tmp_path: Path) -> None:
     folders.start(config(csv), tmp_path / "run", nobody, reference=False)
     if content is None:
         (tmp_path / "run" / name).unlink()
@@ -273,9 +271,7 @@ def test_all_start_from_the_same_weights(csv: Path, tmp_path: Path) -> None:
     shared = config(csv, "train.steps=0", method=None)
     wanted: dict[str, dict[str, object]] = {"fedavg": {}, "fedmap": {}, "fedavg_ft": {"ft_epochs": 0}}
     found = folders.compare(shared, wanted, tmp_path / "still", nobody, baselines=True)
-    vectors = [
-        np.concatenate([model[k].ravel() for k in sorted(model)]) for r in found.values() for model in r.models
-    ]
+    vectors = [np.concatenate([model[k].ravel() for k in sorted(model)]) for r in found.values() for model in r.models]
     assert len(vectors) == 12
     assert vectors[0].std() > 0
     for vector in vectors[1:]:

@@ -230,7 +230,7 @@ def test_the_summary_is_strict_json(result: Result, folder: Path) -> None:
 
 
 def test_bytes_are_counted(result: Result) -> None:
-    """Two rounds of seven clients, 51 float32 weights down, the same and one float64 up: 2 · 7 · 204 and 2 · 7 · 212."""
+    """Two rounds of seven clients: 51 float32 weights down (204 bytes), the same and one float64 up (212)."""
     assert result.summary["bytes"] == {"up": 2 * 7 * 212, "down": 2 * 7 * 204}
 
 

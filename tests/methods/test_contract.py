@@ -19,9 +19,11 @@ from fedprior.experiment.result import load_model
 from fedprior.methods import build
 from fedprior.protocol import METHODS
 from fedprior.rng import Key
+from fedprior.wrappers import WRAPPERS
 from support import HALF, SIZES, bound, federation, keys, one_round, rounds, same, scalars, with_train
 
-NAMES = sorted(METHODS)
+WRAPPED = ("fedavg+ft", "fedprox+am", "pfedbred+ft+am")
+NAMES = [*sorted(METHODS), *WRAPPED]
 every_method = pytest.mark.parametrize("name", NAMES)
 
 D = 6 * 4 + 6 + 3 * 6 + 3  # the perceptron 4-6-3 of `support`
@@ -169,8 +171,9 @@ def test_messages_have_the_papers_sizes(name: str) -> None:
     data = federation(dtype=torch.float32)
     method = bound(name, data)
     _, down, _, _, up = one_round(method, data)
-    assert name in MESSAGES, "add the new method's message sizes to MESSAGES"
-    assert (scalars(tree.index(up, [0])), scalars(tree.index(down, [0]))) == MESSAGES[name]
+    inner = name.split("+", maxsplit=1)[0]
+    assert inner in MESSAGES, "add the new method's message sizes to MESSAGES"
+    assert (scalars(tree.index(up, [0])), scalars(tree.index(down, [0]))) == MESSAGES[inner]
 
 
 @every_method
@@ -218,14 +221,22 @@ def test_local_training_is_alive(name: str) -> None:
 
 def _alternatives(name: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(options, the same with one of them changed), for every hyperparameter; `alive_with` gives it a context."""
-    for field in dataclasses.fields(METHODS[name]):
-        if field.name in ("task", "train"):
+    inner, *outer = name.split("+")
+    for wrapper in outer:
+        for context, changed in _changes(WRAPPERS[wrapper], WRAPPERS[wrapper](inner=build(inner))):
+            yield {wrapper: context}, {wrapper: changed}
+    yield from _changes(METHODS[inner], build(inner))
+
+
+def _changes(cls: type[Any], plain: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for field in dataclasses.fields(cls):
+        if field.name in ("task", "train", "inner"):
             continue
-        hint = typing.get_type_hints(METHODS[name], include_extras=True)[field.name]
+        hint = typing.get_type_hints(cls, include_extras=True)[field.name]
         found = [m.json_schema_extra for m in get_args(hint)[1:] if getattr(m, "json_schema_extra", None)]
         extra: dict[str, Any] = found[0] if found else {}
         context = dict(extra.get("alive_with", {}))
-        value = context.get(field.name, getattr(build(name, context), field.name))
+        value = context.get(field.name, getattr(plain, field.name))
         for other in extra.get("others", _others(get_args(hint)[0], value)):
             yield context, {**context, field.name: other}
 

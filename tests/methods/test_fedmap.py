@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.local import Train, descend, value_and_grad
-from fedprior.methods.fedmap import FedMAP, Up
+from fedprior.methods.fedmap import FedMAP, Prior, Up
 from fedprior.protocol import Weights
 from fedprior.rng import Key, Keys
 from support import SIZES, TRAIN, bound, federation, flat, keys, one_round, rounds, same, scalars, with_train
@@ -66,7 +66,7 @@ def test_closed_form_of_the_gaussian_model() -> None:
 
     def objective(w: dict[str, Tensor], centre: dict[str, Tensor], batch: Batch) -> Tensor:
         loss = 0.5 * (X @ w["t"][0] - y).square().mean()
-        return loss[None] + method.energy(w, centre)
+        return loss[None] + method.energy(w, Prior(centre, {}))
 
     train = Train(lr=0.2, batch_size=100, epochs=2000)
     start, centre = {"t": torch.zeros(1, 3, dtype=torch.float64)}, {"t": gamma[None]}
@@ -81,13 +81,13 @@ def test_prior_gradient_is_the_pull_to_gamma() -> None:
     data = federation()
     method = fedmap(data, sigma2=3.0)
     _, down, _, client, _ = one_round(method, data)
-    energy = lambda theta, gamma, batch: method.energy(theta, gamma)  # noqa: E731
-    _, grads = value_and_grad(energy, client.theta, down.gamma, Batch(*[torch.empty(0)] * 3))
+    energy = lambda theta, prior, batch: method.energy(theta, prior)  # noqa: E731
+    _, grads = value_and_grad(energy, client.theta, down, Batch(*[torch.empty(0)] * 3))
     for name, grad in grads.items():
         assert torch.allclose(grad, (client.theta[name] - down.gamma[name]) / 3.0, atol=1e-12)
     bumped = {k: v.clone() for k, v in client.theta.items()}
     bumped["head.bias"][:, 1] += 1e-6
-    slope = (method.energy(bumped, down.gamma) - method.energy(client.theta, down.gamma)) / 1e-6
+    slope = (method.energy(bumped, down) - method.energy(client.theta, down)) / 1e-6
     assert torch.allclose(slope, grads["head.bias"][:, 1], atol=1e-5)
 
 
@@ -99,13 +99,13 @@ def test_buffers_are_no_part_of_the_prior() -> None:
     _, down, _, client, _ = one_round(method, data)
     moved = {k: v + 100 if k in method.task.buffers else v for k, v in client.theta.items()}
     assert any(k in method.task.buffers for k in moved)
-    assert torch.equal(method.energy(moved, down.gamma), method.energy(client.theta, down.gamma))
+    assert torch.equal(method.energy(moved, down), method.energy(client.theta, down))
 
 
 def aggregate(theta: Tensor, log_omega: Tensor) -> Tensor:
     method = fedmap(federation())
     prior = method.init_server(Key.from_seed(0))
-    up = Up({"t": theta}, log_omega)
+    up = Up({"t": theta}, log_omega, {})
     return method.aggregate(prior, up, torch.arange(len(theta))).gamma["t"]
 
 
@@ -246,3 +246,69 @@ def test_a_client_never_seen_starts_at_the_prior() -> None:
     assert same(personal.w, tree.clone(down.gamma))
     assert len(SIZES) == len(data)
     assert replace(method, sigma2=2.0).strength == 0.5
+
+
+def test_learned_variance_is_maximum_likelihood_in_a_linear_gaussian_model() -> None:
+    """Random effects: θ_k ~ N(γ, σ²), data mean ȳ_k ~ N(θ_k, s²/n_k). Exact posteriors have precision n_k/s² + 1/σ².
+
+    Alternating exact posteriors with the server's two means (uniform weights) is expectation-maximisation, whose fixed
+    point maximises the marginal likelihood Π N(ȳ_k; γ, σ² + s²/n_k). SciPy maximises that directly.
+    """
+    from scipy.optimize import minimize
+
+    rng = np.random.default_rng(3)
+    n, s2 = rng.integers(2, 30, size=40), 2.0
+    y = 1.5 + rng.normal(size=40) * 0.8 + rng.normal(size=40) * np.sqrt(s2 / n)
+    data = federation()
+    method = fedmap(data, prior="diagonal", omega="uniform", variance_floor=1e-9)
+    prior = Prior({"t": torch.zeros(1, dtype=torch.float64)}, {"t": torch.full((1,), 9.0, dtype=torch.float64)})
+    h, ybar = torch.from_numpy(n / s2)[:, None], torch.from_numpy(y)[:, None]
+    for _ in range(3000):
+        gamma, sigma2 = prior.gamma["t"], prior.variance["t"]
+        variance = 1 / (h + 1 / sigma2)
+        theta = variance * (h * ybar + gamma / sigma2)
+        up = Up({"t": theta}, torch.zeros(40, dtype=torch.float64), {"t": variance})
+        prior = method.aggregate(prior, up, torch.arange(40))
+
+    def cost(v: Any) -> float:
+        spread = np.exp(v[1]) + s2 / n
+        return float((np.log(spread) + (y - v[0]) ** 2 / spread).sum())
+
+    best = minimize(cost, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 5000}).x
+    assert float(prior.gamma["t"]) == pytest.approx(best[0], abs=1e-6)
+    assert float(prior.variance["t"]) == pytest.approx(math.exp(best[1]), rel=1e-5)
+
+
+def test_posterior_variance_is_laplaces() -> None:
+    """v = 1 / (h + 1/σ²), h the diagonal Hessian of the mean loss; for softmax regression the GGN is the Hessian."""
+    data = federation(sizes=(30, 12))
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    method = fedmap(data, module=linear, prior="diagonal", sigma2=0.5)
+    _, down, _, client, up = one_round(method, data)
+    for c in range(2):
+        x, y = data.train.client(c)
+
+        def loss(weight: Tensor, bias: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return nn.functional.cross_entropy(x @ weight.T + bias, y)
+
+        weight, bias = client.theta["1.weight"][c], client.theta["1.bias"][c]
+        hessian: Any = torch.autograd.functional.hessian(loss, (weight, bias))  # type: ignore[no-untyped-call]
+        exact = hessian[0][0].reshape(12, 12).diagonal(), hessian[1][1].diagonal()
+        assert torch.allclose(up.variance["1.weight"][c].flatten(), 1 / (exact[0] + 2), atol=1e-10)
+        assert torch.allclose(up.variance["1.bias"][c], 1 / (exact[1] + 2), atol=1e-10)
+    assert float(down.variance["1.bias"][0, 0]) == 0.5
+
+
+def test_learned_variance_starts_at_sigma2_and_has_a_floor() -> None:
+    """The first round's objective is the isotropic one; afterwards no variance is below the floor."""
+    data = federation()
+    diagonal_prior, isotropic = (
+        fedmap(data, prior=p, sigma2=2.0, variance_floor=1.9) for p in ("diagonal", "isotropic")
+    )
+    a, b = (one_round(m, data)[3] for m in (diagonal_prior, isotropic))
+    assert torch.allclose(flat(a), flat(b), atol=1e-12)
+    server = rounds(diagonal_prior, data).server
+    learned = torch.cat([v.flatten() for k, v in server.items() if k.startswith("variance")])
+    assert len(learned) == diagonal_prior.task.size
+    assert float(learned.min()) >= 1.9
+    assert scalars(one_round(diagonal_prior, data)[1]) == len(data) * 2 * diagonal_prior.task.size

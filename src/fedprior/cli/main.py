@@ -147,7 +147,7 @@ def compare(
     named = list(METHODS) if methods == "all" else [m for m in (methods or "").split(",") if m]
     chosen = {name: document.methods.get(name, {}) for name in named or document.methods}
     for name in [*chosen, *document.methods]:
-        if name not in METHODS:
+        if name.split("+")[0] not in METHODS:
             raise unknown("method", name, METHODS)
     if not chosen:
         raise FedpriorError("there is nothing to compare: give --methods a,b,c, or --methods all.")

@@ -76,7 +76,7 @@ class Engine:
     def _memory(self) -> Memory:
         """Room for every client's state, uplink and message, shaped by a rehearsal of no steps with one client."""
         n, ids = len(self.federation), torch.arange(len(self.federation))
-        rehearsal = replace(self.method, train=replace(self.method.train, steps=0))
+        rehearsal = self.method.using(self.method.task, replace(self.method.train, steps=0))
         down = rehearsal.broadcast(self.server, ids)
         personal = self.method.about.personal_downlink
         one = tree.index(down, slice(1)) if personal else tree.expand(down, 1)

@@ -82,7 +82,7 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         Literal["total", "within", "between", "random"],
         Field(
             description="variance that chooses: Eq. 5, its two terms alone, or a random mask (the control)",
-            json_schema_extra={"alive_with": {"decay": 100.0}},  # else the between-client term is too small to matter
+            json_schema_extra={"alive_with": {"decay": 1.0}},  # else the between-client term is too small to matter
         ),
     ] = "total"
     curvature: Annotated[Literal["fisher", "ggn"], Field(description="estimate of the Hessian's diagonal")] = "fisher"

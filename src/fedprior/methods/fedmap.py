@@ -1,4 +1,4 @@
-"""FedMAP: each client finds a maximum a posteriori estimate under a Gaussian prior whose mean the server learns.
+"""FedMAP: each client finds a maximum a posteriori estimate under a Gaussian prior that the server learns.
 
 Zhang, Esteve-Yagüe, Dittmer, Schönlieb & Roberts, arXiv 2405.19000 (2024): Algorithm 2, Eqs. 5-9.
 
@@ -6,6 +6,10 @@ Zhang, Esteve-Yagüe, Dittmer, Schönlieb & Roberts, arXiv 2405.19000 (2024): Al
     client      θ_k = argmin L_k(θ) + ‖θ - γ‖² / (2σ²),  L_k the mean loss            (Eq. 7)
     confidence  log ω_k = -L_k(θ_k) - ‖θ_k - γ‖² / (2σ²)                             (Eq. 8, per-example mean)
     server      γ = Σ ω_k θ_k / Σ ω_k                                                (Eq. 9)
+
+Beyond the paper, which names it as future work: `prior="diagonal"` learns a variance for every weight, by empirical
+Bayes. A client adds the variance of its Laplace posterior, v_k = 1 / (h_k + 1/σ²), h_k the curvature of its mean loss;
+the server matches the moments of the clients' posteriors, σ² = Σ ω_k [v_k + (θ_k - γ)²] / Σ ω_k, with a floor.
 
 Deviations from the authors' code: the server really weighs by ω (their released server uses example counts, our
 `omega="num_examples"`); ω is a softmax of logs, because the product of 1,400 likelihoods underflows; the mean loss
@@ -22,6 +26,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
+from fedprior.bayes.curvature import diagonal
+from fedprior.bayes.gaussian import pooled_variance
 from fedprior.data.client import Batch, ClientData
 from fedprior.local import descend
 from fedprior.protocol import About, Logs, Method, Weights, register
@@ -30,9 +36,10 @@ from fedprior.tree import Params
 
 
 class Prior(NamedTuple):
-    """The prior's mean: the server's state and its message."""
+    """The prior's mean and, if it is learned, its variance: the server's state and its message."""
 
     gamma: Params
+    variance: Params  # empty for the isotropic prior, whose variance is a constant
 
 
 class Client(NamedTuple):
@@ -42,10 +49,11 @@ class Client(NamedTuple):
 
 
 class Up(NamedTuple):
-    """A client's model and the log of its weight."""
+    """A client's model, the log of its weight and, for a learned variance, that of its posterior."""
 
     theta: Params
     log_omega: Tensor  # [C] float64
+    variance: Params
 
 
 @register
@@ -77,35 +85,64 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
         Literal["own", "gamma"], Field(description="where local training starts: the client's last model or γ")
     ] = "own"
 
+    prior: Annotated[
+        Literal["isotropic", "diagonal"], Field(description="a constant variance, or a learned one for every weight")
+    ] = "isotropic"
+    variance_floor: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="smallest learned variance: keeps the prior from collapsing",
+            json_schema_extra={"alive_with": {"prior": "diagonal", "variance_floor": 14.0}},
+        ),
+    ] = 1e-3
+
     @property
     def strength(self) -> float:
         """1/σ²."""
         return 1 / self.sigma2 if self.prior_strength is None else self.prior_strength
 
-    def energy(self, theta: Params, gamma: Params) -> Tensor:
-        """R(θ; γ) = ‖θ - γ‖² / (2σ²), [C]; buffers are no part of it."""
-        parameters = self.task.parameters
-        return self.strength / 2 * tree.sqdist(parameters(theta), parameters(gamma))
+    @property
+    def learned(self) -> bool:
+        """Whether the variance is learned; without a prior there is none to learn."""
+        return self.prior == "diagonal" and self.strength > 0
 
-    def objective(self, theta: Params, gamma: Params, batch: Batch) -> Tensor:
+    def energy(self, theta: Params, prior: Prior) -> Tensor:
+        """R(θ; γ) = ½ Σ (θ - γ)² / σ², [C]; buffers are no part of it."""
+        own, mean = self.task.parameters(theta), self.task.parameters(prior.gamma)
+        if not self.learned:
+            return self.strength / 2 * tree.sqdist(own, mean)
+        scale = tree.map(torch.rsqrt, prior.variance)
+        return tree.sqdist(tree.map(torch.mul, own, scale), tree.map(torch.mul, mean, scale)) / 2
+
+    def objective(self, theta: Params, prior: Prior, batch: Batch) -> Tensor:
         """-log posterior per example: the prior counts in full at every step  (Eq. 7)."""
         nll = self.task.nll(theta, batch)
-        return nll + self.energy(theta, gamma) if self.strength else nll
+        return nll + self.energy(theta, prior) if self.strength else nll
 
-    def log_omega(self, theta: Params, gamma: Params, data: ClientData) -> Tensor:
+    def posterior_variance(self, theta: Params, prior: Prior, data: ClientData) -> Params:
+        """v_k = 1 / (h_k + 1/σ²): the Laplace approximation of the objective that Eq. 7 minimises."""
+        n = data.n.to(self.task.dtype)
+        h = diagonal(self.task, theta, data, "ggn")
+        mean = {k: leaf / n.view(-1, *[1] * (leaf.dim() - 1)) for k, leaf in h.items()}
+        return tree.map(lambda a, s: 1 / (a + 1 / s), mean, prior.variance)
+
+    def log_omega(self, theta: Params, prior: Prior, data: ClientData) -> Tensor:
         """The log of a client's weight, up to a constant that all clients share, [C] float64  (Eq. 8)."""
         if self.omega == "uniform":
             return torch.zeros(len(data), dtype=torch.float64)
         if self.omega == "num_examples":
             return data.n.log()
-        nll, energy = self.task.data_nll(theta, data), self.energy(theta, gamma).double()
+        nll, energy = self.task.data_nll(theta, data), self.energy(theta, prior).double()
         if self.omega == "sum":
             return -data.n * nll - energy
         return -nll - (energy / data.n if self.omega == "per_sample" else energy)
 
     def init_server(self, key: Key) -> Prior:
-        """γ starts at the initial weights."""
-        return Prior(self.task.init(key.fold("init")))
+        """γ starts at the initial weights, a learned variance at σ²."""
+        gamma = self.task.init(key.fold("init"))
+        start = {k: torch.full_like(v, 1 / self.strength) for k, v in gamma.items()} if self.learned else {}
+        return Prior(gamma, self.task.parameters(start))
 
     def broadcast(self, server: Prior, ids: Tensor) -> Prior:
         """γ, to everyone."""
@@ -118,13 +155,19 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
     def local_update(self, client: Client, down: Prior, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
         """Minimise Eq. 7 by stochastic steps, then weigh the result  (Alg. 2)."""
         start = client.theta if self.start_from == "own" else down.gamma
-        theta, loss = descend(self.task, self.train, self.objective, start, down.gamma, data, keys)
-        log_omega = self.log_omega(theta, down.gamma, data)
-        return Client(theta), Up(theta, log_omega), {"loss": loss, "log_omega": log_omega}
+        theta, loss = descend(self.task, self.train, self.objective, start, down, data, keys)
+        log_omega = self.log_omega(theta, down, data)
+        variance = self.posterior_variance(theta, down, data) if self.learned else {}
+        return Client(theta), Up(theta, log_omega, variance), {"loss": loss, "log_omega": log_omega}
 
     def aggregate(self, server: Prior, ups: Up, ids: Tensor) -> Prior:
-        """γ = Σ softmax(log ω)_k θ_k  (Eq. 9)."""
-        return Prior(tree.average(ups.theta, ups.log_omega.softmax(0)))
+        """γ = Σ softmax(log ω)_k θ_k  (Eq. 9), and the moments of the posteriors about it."""
+        omega = ups.log_omega.softmax(0)
+        gamma = tree.average(ups.theta, omega)
+        if not self.learned:
+            return Prior(gamma, server.variance)
+        own, mean = self.task.parameters(ups.theta), self.task.parameters(gamma)
+        return Prior(gamma, pooled_variance(own, ups.variance, mean, omega, self.variance_floor))
 
     def personalise(self, client: Client, down: Prior, data: ClientData, keys: Keys) -> Weights:
         """The client's own model."""

@@ -1,0 +1,140 @@
+"""Methods made of methods: fine-tuning before prediction, and a longer step at the server.
+
+`fedavg+ft`, `pfedbred+ft+am`: a wrapper changes one function of the protocol and passes the rest through, so wrappers
+compose and the wrapped method does not know. Options have the wrapper's name in front: `method.ft.steps=20`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.data.client import Batch, ClientData
+from fedprior.errors import FedpriorError
+from fedprior.local import Train, descend
+from fedprior.protocol import About, Logs, Method, Weights
+from fedprior.rng import Key, Keys
+from fedprior.tree import Params
+
+AnyMethod = Method[Any, Any, Any, Any, Any]
+
+
+class Wrapper(AnyMethod):
+    """Passes everything through to `inner`; a leaf says what it changes."""
+
+    inner: AnyMethod
+
+    @abstractmethod
+    def describe(self, inner: About) -> About:
+        """What the wrapped method says of itself."""
+
+    @property
+    def about(self) -> About:  # type: ignore[override]
+        """The inner method's, with the wrapper's name behind it."""
+        return self.describe(self.inner.about)
+
+    @property
+    def types(self) -> tuple[Any, Any, Any, Any, Any]:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.types
+
+    def init_server(self, key: Key) -> Any:
+        """The inner method's."""
+        return self.inner.init_server(key)
+
+    def broadcast(self, server: Any, ids: Tensor) -> Any:
+        """The inner method's."""
+        return self.inner.broadcast(server, ids)
+
+    def init_client(self, down: Any, data: ClientData, keys: Keys) -> Any:
+        """The inner method's."""
+        return self.inner.init_client(down, data, keys)
+
+    def local_update(self, client: Any, down: Any, data: ClientData, keys: Keys) -> tuple[Any, Any, Logs]:
+        """The inner method's."""
+        return self.inner.local_update(client, down, data, keys)
+
+    def predict(self, personal: Any, x: Tensor, keys: Keys) -> Tensor:
+        """The inner method's."""
+        return self.inner.predict(personal, x, keys)
+
+    def predict_global(self, server: Any, x: Tensor) -> Tensor | None:
+        """The inner method's."""
+        return self.inner.predict_global(server, x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(Wrapper):
+    """FT: each client takes some plain gradient steps from its personal model before it predicts; they leave no trace.
+
+    pFedBreD's paper names the trick without defining it; the steps here are as many as its local iterations.
+    """
+
+    inner: AnyMethod
+    steps: Annotated[int, Field(ge=0, description="steps of fine-tuning; 0 changes nothing")] = 20
+    lr: Annotated[float, Field(gt=0, description="learning rate of fine-tuning")] = 0.01
+    batch_size: Annotated[int, Field(ge=1, description="examples per step")] = 20
+
+    def __post_init__(self) -> None:
+        if self.inner.types[-1] is not Weights:
+            raise FedpriorError(
+                f"'{self.inner.about.name}+ft' cannot be: the personal model of {self.inner.about.title} is not a "
+                "plain network that could be fine-tuned."
+            )
+
+    def describe(self, inner: About) -> About:
+        """A fine-tuned copy."""
+        return inner._replace(
+            name=f"{inner.name}+ft", title=f"{inner.title}+FT", personal=f"{inner.personal}, fine-tuned"
+        )
+
+    def objective(self, w: Params, nothing: Params, batch: Batch) -> Tensor:
+        """The loss alone."""
+        return self.task.nll(w, batch)
+
+    def aggregate(self, server: Any, ups: Any, ids: Tensor) -> Any:
+        """The inner method's."""
+        return self.inner.aggregate(server, ups, ids)
+
+    def personalise(self, client: Any, down: Any, data: ClientData, keys: Keys) -> Weights:
+        """The inner method's personal model, fine-tuned."""
+        own: Weights = self.inner.personalise(client, down, data, keys)
+        train = Train(lr=self.lr, batch_size=self.batch_size, steps=self.steps)
+        return Weights(descend(self.task, train, self.objective, own.w, {}, data, keys.fold("ft"))[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extrapolated(Wrapper):
+    """AM: the server goes `step` times as far as the method would, w ← w + β (w' - w); β = 2 in pFedBreD's scripts."""
+
+    inner: AnyMethod
+    step: Annotated[float, Field(gt=0, description="β; 1 changes nothing, above 1 extrapolates, below 1 damps")] = 2.0
+
+    def __post_init__(self) -> None:
+        if self.inner.types[0] is not Weights:
+            raise FedpriorError(
+                f"'{self.inner.about.name}+am' cannot be: the server of {self.inner.about.title} holds more than the "
+                "weights of a network."
+            )
+
+    def describe(self, inner: About) -> About:
+        """A longer step."""
+        return inner._replace(name=f"{inner.name}+am", title=f"{inner.title}+AM")
+
+    def aggregate(self, server: Any, ups: Any, ids: Tensor) -> Any:
+        """The inner method's step, lengthened."""
+        new = self.inner.aggregate(server, ups, ids)
+        return tree.map(lambda a, b: a + self.step * (b - a), server, new)
+
+    def personalise(self, client: Any, down: Any, data: ClientData, keys: Keys) -> Any:
+        """The inner method's."""
+        return self.inner.personalise(client, down, data, keys)
+
+
+WRAPPERS: dict[str, type[FineTuned] | type[Extrapolated]] = {"ft": FineTuned, "am": Extrapolated}
+"""By the name that stands behind a `+`."""
