@@ -90,7 +90,6 @@ def test_momentum_belongs_to_sgd() -> None:
         Train(optimizer="adam", momentum=0.5)
 
 
-# Fails (bug in local.py): a pydantic dataclass ignores unknown arguments unless its config forbids them.
 def test_a_misspelt_option_is_refused() -> None:
     """`Train(momentun=0.9)` must not train without momentum."""
     with pytest.raises((ValidationError, TypeError)):
@@ -258,7 +257,6 @@ def test_a_channels_last_network_trains_the_same(order: list[int]) -> None:
         torch.testing.assert_close(b[k], leaf, rtol=1e-10, atol=1e-10)
 
 
-# Fails (bug in local.py): torch's "Expected more than 1 value per channel when training" reaches the user.
 def test_batches_of_one_do_not_suit_batch_normalisation() -> None:
     """`smallest_batch` drops short last batches, but here every batch is too short."""
     task, data = make_task("batch"), make_data()

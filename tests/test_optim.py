@@ -86,7 +86,6 @@ def test_gradients_may_have_any_layout(ours: Optimizer, oracle: Oracle) -> None:
     assert_close(w, by_torch(oracle, 3, weights()))
 
 
-# Fails (bug in optim.py): the fused kernels walk memory, so weights and gradients must have one layout.
 @pairs
 def test_weights_may_have_any_layout(ours: Optimizer, oracle: Oracle) -> None:
     """A model in channels-last memory has weights whose layout is not that of their contiguous gradients."""

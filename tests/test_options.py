@@ -98,14 +98,12 @@ def test_a_missing_option_is_named(named: dict[str, Any], name: str, missing: st
     assert message("thing", named, name, {}) == f"thing '{name}' needs the option '{missing}'."
 
 
-# Fails (bug in options.py): an error of the whole object prints "value = ArgsKwargs((), {...})".
 def test_options_that_do_not_go_together() -> None:
     got = message("oven", OVENS, "oven", {"heat": 200, "doors": 3})
     assert "an oven has one door or two" in got
     assert "ArgsKwargs" not in got
 
 
-# Fails (bug in errors.py): difflib wants text.
 def test_a_name_that_is_no_text_is_still_a_plain_error() -> None:
     """`partition = 3` in a file must not end in a traceback."""
     with pytest.raises(FedpriorError, match="unknown recipe '3'"):

@@ -218,13 +218,11 @@ def test_sqdist_gradient_of_each_side_alone(wanted: tuple[bool, bool]) -> None:
             torch.testing.assert_close(leaf.grad, sign * pull)
 
 
-# Fails (bug in tree.py, `leaf.flatten(1)`): a leaf [C] has no axis 1.
 def test_sqdist_of_one_number_per_client() -> None:
     """A leaf may be [C]: a model's scalar parameter in a stack. (1-3)² = 4 and (2-3)² = 1."""
     assert tree.sqdist(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 3.0])).tolist() == [4.0, 1.0]
 
 
-# Fails (bug in tree.py): `_SquaredDistance` saves a - b, a constant to autograd, so the second term is lost.
 def test_sqdist_second_derivative_is_right_or_refused() -> None:
     """With g = ∂‖a-b‖² = 2 (a-b) it is ∂ Σ a g = g + 2 a; forgetting that g depends on a would give g alone."""
     a, b = normal(0, 2, 3).requires_grad_(), normal(1, 2, 3)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import Batch, Budget, ClientData, fold
+from fedprior.errors import FedpriorError
 from fedprior.models.task import Task
 from fedprior.optim import SGD, Adam, Optimizer, OptState
 from fedprior.rng import Keys
@@ -21,7 +22,7 @@ Objective = Callable[[Params, Any, Batch], Tensor]
 """(weights, fixed trees, batch) -> what each client minimises, [C]."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Train:
     """How a client trains in one round. The optimiser starts afresh every round."""
 
@@ -47,8 +48,14 @@ class Train:
 
     def budget(self, task: Task) -> Budget:
         """The length of a local run."""
+        if self.batch_size < task.smallest_batch:
+            raise FedpriorError("batch normalisation needs batches of two or more examples: raise train.batch_size.")
         epochs = self.epochs if self.steps is None else None
         return Budget(self.batch_size, epochs, self.steps, task.smallest_batch)
+
+    def plain(self) -> SGD:
+        """Plain gradient descent with this learning rate, for methods that need it."""
+        return SGD(self.lr, 0.0, self.weight_decay)
 
     def lasting(self, epochs: int) -> Train:
         """The same training for another number of epochs."""
@@ -78,10 +85,20 @@ def value_and_grad(
 
 
 def descend(
-    task: Task, train: Train, objective: Objective, w: Params, fixed: Any, data: ClientData, keys: Keys
+    task: Task,
+    train: Train,
+    objective: Objective,
+    w: Params,
+    fixed: Any,
+    data: ClientData,
+    keys: Keys,
+    optimizer: Optimizer | None = None,
 ) -> tuple[Params, Tensor]:
-    """Train every client of a stack from `w`; returns the new weights and the mean objective over the steps, [C]."""
-    optimizer, budget, buffers = train.make(), train.budget(task), task.buffers
+    """Train every client of a stack from `w`; returns the new weights and the mean objective over the steps, [C].
+
+    `w` may be a part of a network: what the objective needs beside it goes into `fixed`.
+    """
+    optimizer, budget, buffers = optimizer or train.make(), train.budget(task), task.buffers
 
     def step(carry: Descent, fixed: Any, batch: Batch, keys: Keys) -> Descent:
         value, grads = value_and_grad(objective, carry.w, fixed, batch, buffers)

@@ -41,8 +41,9 @@ def _fresh(w: Params, *, first: bool, second: bool) -> OptState:
 
 
 def _aligned(w: Params, grads: Params) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights and gradients for the fused kernels, which want both contiguous."""
-    return [w[k] for k in grads], [g.contiguous() for g in grads.values()]
+    """Weights and gradients for the fused kernels, which pair them by place in memory."""
+    aligned = [g if g.stride() == w[k].stride() else torch.empty_like(w[k]).copy_(g) for k, g in grads.items()]
+    return [w[k] for k in grads], aligned
 
 
 class SGD(NamedTuple):

@@ -60,8 +60,10 @@ class plain_errors:  # noqa: N801 - reads as a verb where it is used
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            if first["type"] in ("missing", "missing_argument"):
+            if first["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
                 raise FedpriorError(f"{self.where} needs the option '{first['loc'][-1]}'.") from error
-            path = ".".join(str(part) for part in first["loc"]) or "value"
+            path = ".".join(str(part) for part in first["loc"])
+            if not path:
+                raise FedpriorError(f"{self.where}: {first['msg'].removeprefix('Value error, ')}.") from error
             given = repr(first.get("input"))
             raise FedpriorError(f"{self.where}: {path} = {given} is not valid: {first['msg'].lower()}.") from error

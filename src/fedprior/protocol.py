@@ -50,6 +50,9 @@ class Weights(NamedTuple):
     w: Params
 
 
+Moment = Literal["after local training", "after aggregation"]
+
+
 class About(NamedTuple):
     """What a method says of itself."""
 
@@ -59,10 +62,12 @@ class About(NamedTuple):
     year: int
     group: Group
     personal: str  # what each client keeps for itself
-    moment: Literal["after local training", "after aggregation"]  # when the personal model is taken
+    moment: Moment  # when the personal model is taken
     private: tuple[str, ...] = ()  # fields of the client state that no uplink may carry
     everyone_trains: bool = False  # every client trains every round, and a sample reports
     personal_downlink: bool = False  # `broadcast` makes one message per client
+    fixed_state: bool = False  # what a client keeps stays as it was when it joined
+    plain_sgd: bool = False  # the method's identities need plain SGD: momentum and Adam are not used
 
 
 class _Unbound(Task):
@@ -78,7 +83,7 @@ class _Unbound(Task):
 UNBOUND = _Unbound()
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True))
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True, extra="forbid"))
 class Method(ABC, Generic[S, C, D, U, P]):
     """One way to learn a prior and the posteriors under it. Leaves are final: nothing concrete is overridden."""
 
@@ -87,6 +92,11 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
     task: Task = UNBOUND
     train: Train = AUTO
+
+    @property
+    def moment(self) -> Moment:
+        """When the personal model is taken; an option may move it."""
+        return self.about.moment
 
     def bind(self, task: Task, train: Train) -> Self:
         """The method for a task; `train` is used where the method was given none. A wrapped method is bound along."""
@@ -110,8 +120,11 @@ class Method(ABC, Generic[S, C, D, U, P]):
         return {**inner.hyperparameters(), self.about.name.rpartition("+")[2]: own}
 
     @abstractmethod
-    def init_server(self, key: Key) -> S:
-        """The prior before the first round; `key` is the run's root, so all methods start from the same weights."""
+    def init_server(self, key: Key, clients: int = 1) -> S:
+        """The prior before the first round, in a federation of so many clients.
+
+        `key` is the run's root, so all methods start from the same weights.
+        """
 
     @abstractmethod
     def broadcast(self, server: S, ids: Tensor) -> D:

@@ -92,7 +92,9 @@ def zeros_like(tree: T) -> T:
 
 def sqdist(a: Any, b: Any) -> Tensor:
     """‖a - b‖² of each client's whole tree, [C]: the heart of every Gaussian prior, so it is one node in the graph."""
-    left, right = leaves(a), leaves(b)
+    (left, right), names = (leaves(a), leaves(b)), ([k for k, _ in items(a)], [k for k, _ in items(b)])
+    if names[0] != names[1]:
+        raise ValueError("sqdist needs two trees with the same leaves in the same order")
     distance: Tensor = _SquaredDistance.apply(len(left), *left, *right)  # type: ignore[no-untyped-call]
     return distance
 
@@ -100,17 +102,20 @@ def sqdist(a: Any, b: Any) -> Tensor:
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, count: int, *both: Tensor) -> Tensor:
-        gap = torch._foreach_sub(both[:count], both[count:])
-        ctx.save_for_backward(*gap)
-        flat = [leaf.flatten(1) for leaf in gap]
+        ctx.save_for_backward(*both)
+        flat = [gap.reshape(len(gap), -1) for gap in torch._foreach_sub(both[:count], both[count:])]
         return torch.stack([torch.linalg.vecdot(leaf, leaf) for leaf in flat]).sum(0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pull = [leaf * (2 * grad).view(-1, *[1] * (leaf.dim() - 1)) for leaf in ctx.saved_tensors]
+        both = ctx.saved_tensors  # saved rather than their difference, so that second derivatives exist
+        half = len(both) // 2
+        pull = [
+            (a - b) * (2 * grad).view(-1, *[1] * (a.dim() - 1)) for a, b in zip(both[:half], both[half:], strict=True)
+        ]
         needs = ctx.needs_input_grad[1:]
         ours = [p if need else None for p, need in zip(pull, needs, strict=False)]
-        theirs = [-p if need else None for p, need in zip(pull, needs[len(pull) :], strict=True)]
+        theirs = [-p if need else None for p, need in zip(pull, needs[half:], strict=True)]
         return (None, *ours, *theirs)
 
 

@@ -43,9 +43,9 @@ class Wrapper(AnyMethod):
         """The inner method's."""
         return self.inner.types
 
-    def init_server(self, key: Key) -> Any:
+    def init_server(self, key: Key, clients: int = 1) -> Any:
         """The inner method's."""
-        return self.inner.init_server(key)
+        return self.inner.init_server(key, clients)
 
     def broadcast(self, server: Any, ids: Tensor) -> Any:
         """The inner method's."""

@@ -304,6 +304,19 @@ def test_a_step_gets_a_contiguous_carry(sizes: tuple[int, ...]) -> None:
     fold(step, normal(0, 4, 3, 5).transpose(1, 2), {}, regression(sizes), keys_of(4), Budget(3, epochs=1))
 
 
+def test_every_step_has_its_own_keys() -> None:
+    """Those of the clients that still train, folded with the number of the step."""
+    seen: list[list[Key]] = []
+
+    def step(carry: Tensor, fixed: Any, batch: Batch, keys: Keys) -> Tensor:
+        seen.append(list(keys))
+        return carry
+
+    fold(step, torch.zeros(2), {}, regression([2, 4]), keys_of(2), Budget(2, epochs=1))
+    small, large = keys_of(2)
+    assert seen == [[large.fold("step", 0), small.fold("step", 0)], [large.fold("step", 1)]]
+
+
 def test_an_error_in_a_step_is_not_swallowed() -> None:
     def step(carry: Tensor, fixed: Any, batch: Batch, keys: Keys) -> Tensor:
         raise RuntimeError("boom")
@@ -367,7 +380,6 @@ def test_batches_cover_everything_in_order(sizes: list[int], size: int, random: 
     assert seen == [data.client(c)[0].flatten().tolist() for c in range(len(data))]
 
 
-# Fails (bug in client.py): `batches` pads with row 0 of the flat tensor, which may be another client's.
 def test_batches_never_touch_rows_of_other_clients() -> None:
     """Poison: the first row belongs to nobody in the stack; a NaN there would reach sums through 0 · NaN."""
     data = regression(RAGGED)

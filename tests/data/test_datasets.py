@@ -126,6 +126,12 @@ def test_the_seed_decides(name: str) -> None:
     assert a != c
 
 
+def test_the_seed_decides_who_gets_what() -> None:
+    """Not only the three splits: every client's labels over all splits differ from seed to seed."""
+    parts = [sum(load("digits", clients=4, seed=seed).label_counts(s) for s in SPLITS) for seed in (0, 1)]
+    assert (np.asarray(parts[0]) != np.asarray(parts[1])).any(1).all()
+
+
 def test_a_federation_remembers_its_name_and_options() -> None:
     federation = load("digits", clients=4, partition="shards", shards=3)
     assert federation.name == "digits"

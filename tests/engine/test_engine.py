@@ -139,11 +139,9 @@ class Tally(Method[Ledger, Diary, News, Count, Diary]):
     about = About("tally", "Tally", "none", 2026, "baseline", "a diary", "after local training")
     types = (Ledger, Diary, News, Count, Diary)
 
-    clients: int = 7
-
-    def init_server(self, key: Key) -> Ledger:
+    def init_server(self, key: Key, clients: int = 1) -> Ledger:
         zero = torch.zeros((), dtype=torch.float64)
-        return Ledger(zero, zero, torch.zeros(self.clients))
+        return Ledger(zero, zero, torch.zeros(clients))
 
     def broadcast(self, server: Ledger, ids: Tensor) -> News:
         return News(server.round)
@@ -155,7 +153,7 @@ class Tally(Method[Ledger, Diary, News, Count, Diary]):
         return Diary(client.joined, client.trained + 1), Count(data.n), {"n": data.n}
 
     def aggregate(self, server: Ledger, ups: Count, ids: Tensor) -> Ledger:
-        return Ledger(server.round + 1, ups.n.sum(), torch.zeros(self.clients).index_fill(0, ids, 1.0))
+        return Ledger(server.round + 1, ups.n.sum(), torch.zeros_like(server.who).index_fill(0, ids, 1.0))
 
     def personalise(self, client: Diary, down: News, data: ClientData, keys: Keys) -> Diary:
         return client
@@ -230,7 +228,7 @@ class Borrower(Method[Value, Empty, Value, Value, Value]):
     about = About("borrower", "Borrower", "none", 2026, "baseline", "nothing", "after aggregation")
     types = (Value, Empty, Value, Value, Value)
 
-    def init_server(self, key: Key) -> Value:
+    def init_server(self, key: Key, clients: int = 1) -> Value:
         return Value(torch.zeros(3))
 
     def broadcast(self, server: Value, ids: Tensor) -> Value:
@@ -282,39 +280,44 @@ def test_models_handed_out_are_not_written_over(name: str) -> None:
 
 
 class Letters(NamedTuple):
-    value: Tensor  # [N] at the server, [C] in a message
+    value: Tensor  # [N] at the server, [C] in a message or a client's state
+
+
+class Post(NamedTuple):
+    first: Tensor  # [C] what a client got when it joined
+    last: Tensor  # [C] what it got now
 
 
 @dataclass(frozen=True, kw_only=True)
-class Postman(Method[Letters, Empty, Letters, Letters, Letters]):
-    """Every client has a number of its own at the server, which grows by one when it reports."""
+class Postman(Method[Letters, Letters, Letters, Letters, Post]):
+    """Every client has a number of its own at the server, which grows by one when it reports; it keeps the first."""
 
     about = About(
         "postman", "Postman", "none", 2026, "baseline", "a letter", "after aggregation", personal_downlink=True
     )
-    types = (Letters, Empty, Letters, Letters, Letters)
+    types = (Letters, Letters, Letters, Letters, Post)
 
-    clients: int = 7
-
-    def init_server(self, key: Key) -> Letters:
-        return Letters(torch.arange(self.clients, dtype=torch.float64) * 10)
+    def init_server(self, key: Key, clients: int = 1) -> Letters:
+        return Letters(torch.arange(clients, dtype=torch.float64) * 10)
 
     def broadcast(self, server: Letters, ids: Tensor) -> Letters:
         return Letters(server.value[ids])
 
-    def init_client(self, down: Letters, data: ClientData, keys: Keys) -> Empty:
-        return Empty()
+    def init_client(self, down: Letters, data: ClientData, keys: Keys) -> Letters:
+        return down
 
-    def local_update(self, client: Empty, down: Letters, data: ClientData, keys: Keys) -> tuple[Empty, Letters, Logs]:
+    def local_update(
+        self, client: Letters, down: Letters, data: ClientData, keys: Keys
+    ) -> tuple[Letters, Letters, Logs]:
         return client, Letters(down.value + 1), {"got": down.value}
 
     def aggregate(self, server: Letters, ups: Letters, ids: Tensor) -> Letters:
         return Letters(server.value.index_copy(0, ids, ups.value))
 
-    def personalise(self, client: Empty, down: Letters, data: ClientData, keys: Keys) -> Letters:
-        return down
+    def personalise(self, client: Letters, down: Letters, data: ClientData, keys: Keys) -> Post:
+        return Post(client.value, down.value)
 
-    def predict(self, personal: Letters, x: Tensor, keys: Keys) -> Tensor:
+    def predict(self, personal: Post, x: Tensor, keys: Keys) -> Tensor:
         return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
 
     def predict_global(self, server: Letters, x: Tensor) -> None:
@@ -326,7 +329,8 @@ class Postman(Method[Letters, Empty, Letters, Letters, Letters]):
 def test_a_personal_downlink_reaches_the_client_it_is_for(chunk: Any, workers: int) -> None:
     """Client k starts at 10k; 1, 4, 5 train twice, of which 5 and 1 report: 11 and 51 after one round, 12 and 52 then.
 
-    A message of one client is one float64 each way: 8 bytes.
+    They joined at 10, 40 and 50, the others join beside them to predict, at their own. A message of one client is
+    one float64 each way: 8 bytes.
     """
     data = federation()
     with Engine(Postman(task=task(data)), data, 0, chunk=chunk, workers=workers) as engine:
@@ -337,7 +341,8 @@ def test_a_personal_downlink_reaches_the_client_it_is_for(chunk: Any, workers: i
         assert second[[1, 4, 5]].tolist() == [11, 40, 51]
         assert engine.server.value.tolist() == [0, 12, 20, 30, 40, 52, 60]
         _, models = engine.predict(2, ("test",), models=True)
-        assert [float(m["value"]) for m in models] == [0, 12, 20, 30, 40, 52, 60]
+        assert [float(m["last"]) for m in models] == [0, 12, 20, 30, 40, 52, 60]
+        assert [float(m["first"]) for m in models] == [0, 10, 20, 30, 40, 50, 60]
 
 
 @pytest.mark.parametrize(
@@ -442,6 +447,20 @@ def test_batch_norm_in_stacks_equals_single_clients(name: str) -> None:
     single, stacked = (rounds(bound(name, data, module=normed()), data, chunk=chunk).vector() for chunk in (1, 7))
     assert np.isfinite(single).all()
     np.testing.assert_allclose(stacked, single, rtol=1e-9, atol=1e-9)
+
+
+def test_running_statistics_are_no_part_of_a_proximal_term() -> None:
+    """With a learning rate of 1e-12 no weight moves, so μ/2 ‖w - w_t‖² ≈ 0 and FedProx has FedAvg's loss.
+
+    The running means and variances do move; they are no weights.
+    """
+    data = federation()
+    still = replace(TRAIN, lr=1e-12)
+    avg, prox = (
+        rounds(bound(name, data, still, normed(), **options), data, 1).logs["loss"]
+        for name, options in (("fedavg", {}), ("fedprox", {"mu": 10.0}))
+    )
+    np.testing.assert_allclose(prox, avg, rtol=1e-6)
 
 
 def test_spawned_workers_equal_forked_ones() -> None:

@@ -40,7 +40,7 @@ class Faulty(Method[Empty, Empty, Empty, Empty, Empty]):
     size: int
     how: Literal["bug", "input", "kill", "exit"]
 
-    def init_server(self, key: Key) -> Empty:
+    def init_server(self, key: Key, clients: int = 1) -> Empty:
         return Empty()
 
     def broadcast(self, server: Empty, ids: Tensor) -> Empty:

@@ -225,6 +225,5 @@ def test_bad_values(name: str, options: dict[str, Any], part: str) -> None:
     assert part in refusal(name, options, SHAPES[name])
 
 
-# Fails (bug in mlp.py): labels 2, 3, … would meet a two-class likelihood, whose loss then has no lower bound.
 def test_a_single_logit_is_for_two_classes() -> None:
     assert "single_logit" in refusal("mlp", {"single_logit": True}, (4,), classes=3)

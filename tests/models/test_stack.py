@@ -85,7 +85,6 @@ def test_the_large_layer_has_its_own_backward() -> None:
     assert "StackedLinear" in type(out.grad_fn).__name__
 
 
-# Fails (bug in stack.py): `named_children` leaves out a module that it has met before, so the second ReLU is skipped.
 def test_an_activation_may_be_used_twice() -> None:
     def make() -> nn.Module:
         relu = nn.ReLU()
@@ -94,7 +93,6 @@ def test_an_activation_may_be_used_twice() -> None:
     assert_stack_equals_modules(make, 4)
 
 
-# Fails (bug in stack.py): same cause; the second pass through the layer is skipped.
 def test_a_layer_may_be_used_twice() -> None:
     def make() -> nn.Module:
         layer = nn.Linear(4, 4)
@@ -125,14 +123,12 @@ class Skip(nn.Sequential):
         return input + out
 
 
-# Fails (bug in stack.py): `isinstance(module, nn.Linear)` ignores that the subclass has a forward of its own.
 def test_a_subclass_of_linear_keeps_its_forward() -> None:
     forward = stacked(nn.Sequential(Doubled(4, 4), nn.Linear(4, 3)))
     if forward is not None:
         assert_stack_equals_modules(lambda: nn.Sequential(Doubled(4, 4), nn.Linear(4, 3)), 4)
 
 
-# Fails (bug in stack.py): KeyError, since a parametrised layer has no entry `weight`.
 def test_a_parametrised_layer_has_no_stacked_form() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     assert stacked(nn.Sequential(layer, nn.Linear(4, 3))) is None

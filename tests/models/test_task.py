@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -232,7 +233,6 @@ def test_data_nll_is_the_mean_over_all_examples(monkeypatch: pytest.MonkeyPatch)
     assert single.data_nll({k: v.float() for k, v in w.items()}, floats).dtype == torch.float64
 
 
-# Fails (bug in client.py, `batches`): padding is row 0 of the flat tensor, and 0 · NaN is NaN.
 def test_data_nll_of_some_clients_never_sees_the_others() -> None:
     task = make_task(MODELS["mlp"][0])
     x = normal(1, 9, 4)
@@ -292,6 +292,17 @@ def test_split_is_a_partition_in_order(make: Callable[[], nn.Module], shape: tup
     assert all({**base, **head}[k] is w[k] for k in w)
 
 
+def test_split_goes_by_the_whole_name() -> None:
+    """A layer whose name begins like the head's belongs to the base."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        head_in=nn.Linear(4, 4), head2=nn.Linear(4, 4), head=nn.Linear(4, 3)
+    )
+    task = make_task(lambda: nn.Sequential(layers))
+    base, head = task.split(weights(task))
+    assert {k.split(".")[0] for k in base} == {"head_in", "head2"}
+    assert set(head) == {"head.weight", "head.bias"}
+
+
 def test_the_head_is_the_last_linear_layer_or_the_one_named() -> None:
     assert make_task(lambda: nn.Linear(4, 3)).head == "head"
     assert make_task(MODELS["mlp"][0]).head == "head"
@@ -303,7 +314,6 @@ def test_the_head_is_the_last_linear_layer_or_the_one_named() -> None:
         Task(nn.Sequential(nn.Flatten(), nn.ReLU()), 3)
 
 
-# Fails (bug in task.py): a name that does not exist gives an empty head, and an AttributeError much later.
 def test_a_head_that_does_not_exist_is_refused() -> None:
     with pytest.raises(FedpriorError, match="haed"):
         Task(build("mlp", {}, (4,), 3), 3, head="haed")
@@ -346,7 +356,6 @@ def test_init_is_torchs_default_law() -> None:
     assert 0.098 < kernel["0.weight"].abs().max() <= 0.1
 
 
-# Fails (bug in task.py): MultiheadAttention calls its initialisation `_reset_parameters`.
 def test_init_reaches_every_layer() -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -391,7 +400,6 @@ def test_size_counts_what_is_trained() -> None:
     assert Task(build("mlp", {"hidden": [32, 16], "single_logit": True}, (30,), 2), 2).size == 1_537
 
 
-# Fails (bug in task.py, `Resident`): only the first of two tied slots gets the weights, the other keeps its own.
 def test_tied_weights_are_one() -> None:
     """Or refused: a tied model's gradient is the sum over both uses."""
     make: Callable[[], nn.Module] = Tied
@@ -479,8 +487,6 @@ def test_frozen_statistics_are_used_and_left_alone() -> None:
         close(grads["base.1.weight"][c], module.get_parameter("base.1.weight").grad)  # type: ignore[arg-type]
 
 
-# Fails (bug in task.py): with momentum=None torch divides by `num_batches_tracked`, which lives in the resident module
-# and so counts the steps of all clients of the process.
 def test_statistics_depend_on_the_weights_and_the_batch_alone() -> None:
     """The cumulative average of batch normalisation is refused or pure."""
     module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))

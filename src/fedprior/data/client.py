@@ -74,10 +74,20 @@ class ClientData:
         """One pass over all examples, in order; clients that have none left stay in the stack with weight 0."""
         for first in range(0, max(self.size, default=0), size):
             counts = [min(size, max(0, n - first)) for n in self.size]
-            rows = np.zeros((len(self), max(counts)), dtype=np.int64)
+            rows = np.empty((len(self), max(counts)), dtype=np.int64)
+            rows[:] = _padding(self)
             for c, m in enumerate(counts):
                 rows[c, :m] = np.arange(self.start[c] + first, self.start[c] + first + m)
             yield _gather(self, rows, np.asarray(counts))
+
+
+def _padding(data: ClientData) -> NDArray[np.int64]:
+    """The rows that stand where a client has none, [C, 1]: its own first, so that no other client's are touched.
+
+    A client without any examples borrows the first row of the largest.
+    """
+    spare = data.start[int(np.argmax(data.size))]
+    return np.asarray([start if n else spare for start, n in zip(data.start, data.size, strict=True)])[:, None]
 
 
 def _weights(counts: NDArray[np.int64], width: int, dtype: torch.dtype) -> Tensor:
@@ -128,7 +138,7 @@ def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
     """Shuffle every epoch anew and cut it into batches; the last short one is kept."""
     size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size])
     rows = np.empty((max(lengths, default=0), len(data), size), dtype=np.int64)
-    rows[:] = np.asarray(data.start)[:, None]  # padding repeats a client's first row; its weight is 0
+    rows[:] = _padding(data)
     counts = np.zeros(rows.shape[:2], dtype=np.int64)
     for c, (start, n, key) in enumerate(zip(data.start, data.size, keys, strict=True)):
         per_epoch = budget.per_epoch(n)
@@ -159,7 +169,7 @@ def fold(
     order = sorted(range(len(data)), key=lambda c: -budget.length(data.size[c]))
     if order == list(range(len(data))):
         return _run(step, tree.clone(carry), fixed, data, keys, schedule(data, keys, budget))
-    carry, fixed = tree.index(carry, order), tree.map(lambda leaf: _reorder(leaf, order), fixed)
+    carry, fixed = tree.clone(tree.index(carry, order)), tree.map(lambda leaf: _reorder(leaf, order), fixed)
     data, keys = data[order], keys[order]
     carry = _run(step, carry, fixed, data, keys, schedule(data, keys, budget))
     return tree.index(carry, [int(i) for i in np.argsort(order)])

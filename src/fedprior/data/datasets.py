@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.data.partition import PARTITIONERS, by_column
 from fedprior.data.synthetic import Synthetic
 from fedprior.errors import FedpriorError
-from fedprior.options import call, check_names, names, pick
+from fedprior.options import call, check_names, names, pick, plain_errors
 from fedprior.rng import Key
 
 Recipe = Mapping[str, Mapping[str, Any]]
 
-SPLIT_OPTIONS = ("validation", "test")
+
+class Shares(BaseModel):
+    """What part of every client's examples is held back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    validation: Annotated[float, Field(ge=0, lt=1, description="share for choosing among settings")] = 0.1
+    test: Annotated[float, Field(gt=0, lt=1, description="share for the final numbers")] = 0.2
+
+
+SPLIT_OPTIONS = tuple(Shares.model_fields)
 SYNTHETIC_RECIPE: Recipe = {
     "model": {"name": "mlp", "hidden": [32, 16], "single_logit": True},
     "train": {"optimizer": "adam", "lr": 1e-4, "batch_size": 64, "epochs": 10},
@@ -66,11 +77,16 @@ def csv(path: Path, target: str, client: str) -> Table:
     """A CSV file of your own: numbers in every column, `target` the class, `client` the site a row belongs to."""
     if not path.is_file():
         raise FedpriorError(f"there is no file '{path}': give data.path the path of a CSV file.")
-    frame = pd.read_csv(path)
+    try:
+        frame = pd.read_csv(path)
+    except ValueError as error:  # pandas' parser errors are ValueErrors
+        raise FedpriorError(f"'{path}' is not a CSV file that can be read: {str(error).strip()}.") from None
     for column in (target, client):
         if column not in frame:
             raise FedpriorError(f"'{path}' has no column '{column}': its columns are {', '.join(frame.columns)}.")
     features = frame.drop(columns=[target, client])
+    if features.empty:
+        raise FedpriorError(f"'{path}' has no columns beside '{target}' and '{client}': add the inputs of the model.")
     for feature in features:
         if not pd.api.types.is_numeric_dtype(features[feature]):
             raise FedpriorError(f"column '{feature}' of '{path}' is not numeric: encode it as numbers or drop it.")
@@ -109,7 +125,7 @@ def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
         name=name,
         options=options,
         recipe=table.recipe,
-        **{k: v for k, v in rest.items() if k in SPLIT_OPTIONS},
+        **_shares(rest),
     )
 
 
@@ -143,6 +159,11 @@ def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
 
 
+def _shares(options: Mapping[str, Any]) -> dict[str, float]:
+    with plain_errors("data"):
+        return Shares(**{k: v for k, v in options.items() if k in SPLIT_OPTIONS}).model_dump()
+
+
 def _partitions() -> dict[str, Any]:
     return {**PARTITIONERS, "column": by_column}
 
@@ -154,7 +175,8 @@ def _partitioned(name: str, table: Table, seed: int, options: Mapping[str, Any])
     check_names(f"data '{name}' with partition '{partition}'", own, option_names(name, {"partition": partition}))
     if partition == "column":
         column = own.pop("column", next(iter(table.columns)))
-        return by_column(pick("column", table.columns, column), **own)
+        values = pick("column", table.columns, str(column))
+        return call("partition", {"column": by_column}, "column", own, values=values)
     split = call("partition", PARTITIONERS, partition, own)
     parts = split(table.y, Key.from_seed(seed).fold("partition").numpy())
     width = len(str(len(parts) - 1))
@@ -174,5 +196,5 @@ def _synthetic(seed: int, options: Mapping[str, Any]) -> Federation:
         name="synthetic",
         options=options,
         recipe=SYNTHETIC_RECIPE,
-        **{k: v for k, v in options.items() if k in SPLIT_OPTIONS},
+        **_shares(options),
     )

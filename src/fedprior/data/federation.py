@@ -125,6 +125,7 @@ def from_arrays(
             "choose test > 0 and validation + test < 1."
         )
     examples = {str(k): _checked(str(k), x, y) for k, (x, y) in clients.items()}
+    _same_shape(examples)
     largest = 1 + max(int(y.max()) for _, y in examples.values())
     if classes is not None and largest > classes:
         raise FedpriorError(f"a label is {largest - 1} but the federation has {classes} classes: raise `classes`.")
@@ -149,22 +150,37 @@ def from_arrays(
 
 def _checked(client: str, x: ArrayLike, y: ArrayLike) -> Examples:
     xs, ys = np.asarray(x), np.asarray(y)
-    if not np.issubdtype(xs.dtype, np.floating):
-        xs = xs.astype(np.float32)
+    for what, values in (("inputs", xs), ("labels", ys)):
+        if not (np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_):
+            raise FedpriorError(f"client '{client}' has {what} that are not numbers: encode them as numbers first.")
+    if ys.ndim != 1:
+        raise FedpriorError(f"client '{client}' has labels of shape {ys.shape}: give one class number per example.")
     if len(xs) != len(ys):
         raise FedpriorError(f"client '{client}' has {len(xs)} examples but {len(ys)} labels: they must match.")
     if len(xs) < 2:
         raise FedpriorError(
             f"client '{client}' has {len(xs)} examples: it needs at least 2, one to train and one to test on."
         )
-    if not np.isfinite(xs).all():
-        row = int(np.argwhere(~np.isfinite(xs))[0][0])
+    xs = xs if np.issubdtype(xs.dtype, np.floating) else xs.astype(np.float32)
+    fine = np.isfinite(xs) & (np.abs(xs) <= np.finfo(np.float32).max)
+    if not fine.all():
+        row = int(np.argwhere(~fine)[0][0])
         raise FedpriorError(
             f"client '{client}' has a missing or infinite value in row {row}: fill in or drop such rows first."
         )
-    if not np.equal(np.mod(ys, 1), 0).all() or ys.min() < 0:
+    if not np.isfinite(ys).all() or not np.equal(np.mod(ys, 1), 0).all() or ys.min() < 0:
         raise FedpriorError(f"client '{client}' has labels other than 0, 1, 2, …: encode the classes as integers.")
     return xs, ys.astype(np.int64)
+
+
+def _same_shape(examples: Mapping[str, Examples]) -> None:
+    (first, (x, _)), *others = examples.items()
+    for client, (other, _) in others:
+        if other.shape[1:] != x.shape[1:]:
+            raise FedpriorError(
+                f"client '{client}' has inputs of shape {other.shape[1:]} but '{first}' of {x.shape[1:]}: "
+                "all clients need the same features."
+            )
 
 
 def _split(
@@ -176,7 +192,7 @@ def _split(
     has (nearly) the label proportions of the whole.
     """
     n = len(y)
-    n_test = max(1, round(test * n))
+    n_test = min(max(1, round(test * n)), n - 1)
     n_validation = min(round(validation * n), n - n_test - 1)
     position = np.empty(n)
     for label in np.unique(y):
@@ -188,8 +204,10 @@ def _split(
 
 
 def _standardised(x: NDArray[np.floating[Any]], train: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
-    mean, std = x[train].mean(0), x[train].std(0)
-    scaled: NDArray[np.floating[Any]] = (x - mean) / np.where(std > 0, std, 1.0)
+    own = x[train].astype(np.float64)
+    constant = np.ptp(own, axis=0) == 0  # its computed deviation may be 1e-17, not 0
+    mean, std = np.where(constant, own[0], own.mean(0)), np.where(constant, 1.0, own.std(0))
+    scaled: NDArray[np.float64] = (x - mean) / std
     return scaled
 
 

@@ -131,6 +131,7 @@ class Quantity(Partitioner):
     """Random labels, sizes in proportions ~ Dir(alpha)."""
 
     alpha: Alpha = 0.5
+    min_size: MinSize = 10
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         shares = _shares(len(labels), self.alpha, self.clients, rng)

@@ -54,7 +54,7 @@ class Engine:
         keep_freed_memory()
         self.method, self.federation, self.root = method, federation, Key.from_seed(seed)
         self.largest = chunk_size(chunk, method.task)
-        self.server = method.init_server(self.root)
+        self.server = method.init_server(self.root, len(federation))
         self.shared = workers > 1
         if self.shared:
             federation.share_memory()

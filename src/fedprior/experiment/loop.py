@@ -132,7 +132,7 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
         "participation": asdict(settings.participation),
         "heterogeneity": federation.heterogeneity(),
         "evaluation": {
-            "personal": f"each client's own model, {about.moment}, on its own split",
+            "personal": f"each client's own model, {method.moment}, on its own split",
             "global": "the shared model after aggregation, on each client's split",
             "clients": f"all {len(federation)}",
             "mean": "unweighted over clients",

@@ -29,7 +29,7 @@ class Averaging(Method[Weights, Empty, Weights, Up, Weights]):
     def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
         """What a client minimises, [C]."""
 
-    def init_server(self, key: Key) -> Weights:
+    def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""
         return Weights(self.task.init(key.fold("init")))
 

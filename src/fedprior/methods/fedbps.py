@@ -86,7 +86,10 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         ),
     ] = "total"
     curvature: Annotated[Literal["fisher", "ggn"], Field(description="estimate of the Hessian's diagonal")] = "fisher"
-    decay: Annotated[float, Field(gt=0, description="prior precision per example: λ_i = n_i · decay")] = 5e-4
+    decay: Annotated[
+        float,
+        Field(gt=0, description="prior precision per example: λ_i = n_i · decay", json_schema_extra={"others": [1.0]}),
+    ] = 5e-4
 
     # Clients
 
@@ -131,7 +134,7 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
 
     # The protocol
 
-    def init_server(self, key: Key) -> Server:
+    def init_server(self, key: Key, clients: int = 1) -> Server:
         """Common initial weights, and a mask that keeps nothing."""
         w = self.task.init(key.fold("init"))
         d = sum(v.numel() for v in self.task.parameters(w).values())

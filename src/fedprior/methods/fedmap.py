@@ -138,7 +138,7 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
             return -data.n * nll - energy
         return -nll - (energy / data.n if self.omega == "per_sample" else energy)
 
-    def init_server(self, key: Key) -> Prior:
+    def init_server(self, key: Key, clients: int = 1) -> Prior:
         """γ starts at the initial weights, a learned variance at σ²."""
         gamma = self.task.init(key.fold("init"))
         start = {k: torch.full_like(v, 1 / self.strength) for k, v in gamma.items()} if self.learned else {}

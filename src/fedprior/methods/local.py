@@ -34,7 +34,7 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
     )
     types = (Empty, Weights, Empty, Empty, Weights)
 
-    def init_server(self, key: Key) -> Empty:
+    def init_server(self, key: Key, clients: int = 1) -> Empty:
         """There is no server."""
         return Empty()
 

@@ -1,6 +1,6 @@
 """pFedBreD: a prior centred at a personal point, and its Bregman envelope.
 
-Shi, Zhang, Wang et al. ("PRIOR: Personalized Prior for Reactivating the Information Overlooked in Federated Learning"),
+Shi, Zhou, Wang et al. ("PRIOR: Personalized Prior for Reactivating the Information Overlooked in Federated Learning"),
 NeurIPS 2023: Algorithm 1, Eqs. 9-14.
 
     envelope    F_i(v) = min_θ f_i(θ) + λ D(θ, μ_i(v))
@@ -133,7 +133,7 @@ class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
         chosen = envelope.per_tensor_scale if self.generator == "scaled" else envelope.euclidean
         return chosen(self.task, w)
 
-    def init_server(self, key: Key) -> Weights:
+    def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""
         return Weights(self.task.init(key.fold("init")))
 

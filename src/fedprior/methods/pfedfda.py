@@ -196,7 +196,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
 
     # The protocol
 
-    def init_server(self, key: Key) -> Shared:
+    def init_server(self, key: Key, clients: int = 1) -> Shared:
         """The common initial extractor; means uniform on [0, 1); unit covariance."""
         phi, _ = self.task.split(self.task.init(key.fold("init")))
         d, dtype = self.width, self.task.dtype

@@ -64,7 +64,7 @@ class PFedMe(Method[Weights, Client, Weights, Up, Weights]):
         self.train.make().update(run.v, grads, run.state)
         return run._replace(theta=theta, total=run.total + value)
 
-    def init_server(self, key: Key) -> Weights:
+    def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""
         return Weights(self.task.init(key.fold("init")))
 

@@ -195,7 +195,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
 
     # The protocol
 
-    def init_server(self, key: Key) -> Prior:
+    def init_server(self, key: Key, clients: int = 1) -> Prior:
         """The common initial base; a standard normal head (or the layer's own initialisation)."""
         base, head = self.task.split(self.task.init(key.fold("init")))
         if self.head_init == "normal":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import NonNegativeInt
 from torch import nn
 
 from fedprior.errors import FedpriorError
@@ -14,7 +15,9 @@ def _image(shape: tuple[int, ...], size: int, name: str) -> int:
     return shape[0]
 
 
-def lenet5(shape: tuple[int, ...], classes: int, *, padding: int = 2, norm_layer: Norm = "none") -> nn.Module:
+def lenet5(
+    shape: tuple[int, ...], classes: int, *, padding: NonNegativeInt = 2, norm_layer: Norm = "none"
+) -> nn.Module:
     """LeNet-5 with ReLU and max-pooling.
 
     FedBPS uses it on 28×28 images (61,706 parameters), pFedBreD on 32×32 ones with padding 0 (62,006).

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 
+from pydantic import PositiveInt
 from torch import nn
 
+from fedprior.errors import FedpriorError
 from fedprior.models.layers import Activation, Norm, activation, classifier, norm
 
 
@@ -19,7 +21,7 @@ def mlp(
     shape: tuple[int, ...],
     classes: int,
     *,
-    hidden: tuple[int, ...] = (100,),
+    hidden: tuple[PositiveInt, ...] = (100,),
     act: Activation = "relu",
     slope: float = 0.01,
     norm_layer: Norm = "none",
@@ -30,6 +32,8 @@ def mlp(
     FedMAP's synthetic network is `hidden=(32, 16), single_logit=True` on 30 inputs (1,537 parameters); pFedVEM's and
     pFedMe's is `hidden=(100,)` on 784 (79,510); pFedBreD's is the same with `act="leaky_relu", slope=0.1`.
     """
+    if single_logit and classes != 2:
+        raise FedpriorError(f"single_logit tells two classes apart, but the data has {classes}: leave it out.")
     widths = (math.prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):

@@ -58,22 +58,29 @@ def linear(w: Params, name: str, x: Tensor) -> Tensor:
 
 def stacked(module: nn.Module, name: str = "") -> Forward | None:
     """The stacked forward pass of a module, or None when it has none."""
-    if isinstance(module, nn.Linear):
+    if type(module) is nn.Linear:
         return lambda w, x: linear(w, name, x)
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
         return lambda w, x: x.flatten(2)
     if isinstance(module, ELEMENTWISE):
         return lambda w, x: module(x)
     if type(module).forward is nn.Sequential.forward:
-        parts = [stacked(child, f"{name}.{key}" if name else key) for key, child in module.named_children()]
-        layers = [part for part in parts if part is not None]
-        if len(layers) < len(parts):
-            return None
-
-        def chain(w: Params, x: Tensor) -> Tensor:
-            for layer in layers:
-                x = layer(w, x)
-            return x
-
-        return chain
+        return _sequential(module, name)
     return None
+
+
+def _sequential(module: nn.Module, name: str) -> Forward | None:
+    if len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False))):
+        return None  # layers that share weights
+    children = [(key, child) for key, child in module._modules.items() if child is not None]  # repeated ones too
+    parts = [stacked(child, f"{name}.{key}" if name else key) for key, child in children]
+    layers = [part for part in parts if part is not None]
+    if len(layers) < len(parts):
+        return None
+
+    def chain(w: Params, x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer(w, x)
+        return x
+
+    return chain

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedprior.data.client import Batch, ClientData
-from fedprior.errors import FedpriorError
+from fedprior.errors import FedpriorError, unknown
 from fedprior.models.stack import linear, stacked
 from fedprior.rng import Key
 from fedprior.tree import Params
@@ -43,11 +43,7 @@ class Task:
         buffers: Literal["averaged", "frozen"] = "averaged",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules()):
-            raise FedpriorError(
-                "the model has dropout, whose draws cannot be keyed by client and step: set its p to 0 and use "
-                "train.weight_decay instead."
-            )
+        _check(module, head)
         if isinstance(module, nn.Linear):
             module = nn.Sequential(OrderedDict(head=module))
         self.module = copy.deepcopy(module).to(dtype)
@@ -67,9 +63,9 @@ class Task:
         """Fresh weights by each layer's own default initialisation, determined by the key alone."""
         module = copy.deepcopy(self.module)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key.word >> 1)
+            torch.manual_seed(key.word >> 32)
             for layer in module.modules():
-                reset = getattr(layer, "reset_parameters", None)
+                reset = getattr(layer, "reset_parameters", getattr(layer, "_reset_parameters", None))
                 if callable(reset):
                     reset()
         return self.weights(module)
@@ -180,10 +176,15 @@ class Resident:
         self.module = copy.deepcopy(module).requires_grad_(False)
         owners = dict(self.module.named_modules())
         self.slots: list[tuple[dict[str, Tensor | None], str, str]] = []
-        for name, _ in [*self.module.named_parameters(), *self.module.named_buffers()]:
+        named = [
+            *self.module.named_parameters(remove_duplicate=False),
+            *self.module.named_buffers(remove_duplicate=False),
+        ]
+        first: dict[int, str] = {}
+        for name, tensor in named:
             path, _, short = name.rpartition(".")
             slots = owners[path]._parameters if short in owners[path]._parameters else owners[path]._buffers
-            self.slots.append((slots, short, name))
+            self.slots.append((slots, short, first.setdefault(id(tensor), name)))  # tied weights have one name
 
     def each(self, w: Params, x: Tensor, counts: list[int] | None, *, train: bool) -> Tensor:
         """Run every client's weights on its rows; padded rows come back as zeros."""
@@ -206,6 +207,25 @@ class Resident:
                 slots[short] = w[name]
         out: Tensor = self.module(x)
         return out
+
+
+def _check(module: nn.Module, head: str | None) -> None:
+    """Refuse what would not be a function of weights, inputs and keys."""
+    for layer in module.modules():
+        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+        if drops or (isinstance(layer, nn.RNNBase) and layer.dropout > 0):
+            raise FedpriorError(
+                "the model has dropout, whose draws cannot be keyed by client and step: set its p to 0 and use "
+                "train.weight_decay instead."
+            )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
+            raise FedpriorError(
+                "the model has batch normalisation with momentum=None, whose statistics depend on a counter that is "
+                "not averaged: give it a momentum."
+            )
+    names = [name for name, _ in module.named_modules()]
+    if head is not None and head not in names:
+        raise unknown("head", head, [name for name in names if name], "the model")
 
 
 def two_classes(z: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def clients(result: Result) -> Table:
     """Each client's accuracy with its personal model, beside Local where that was run."""
     title, frame = result.method.about.title, result.clients
     compared = result.reference is not None
-    moment = result.method.about.moment
+    moment = result.method.moment
     table = _table(f"{title}: test accuracy (%) of each personal model, {moment}", _caption(result))
     headings = ["client", "train", "test", *(["Local"] if compared else []), title, "balanced", "NLL"]
     for heading in headings:

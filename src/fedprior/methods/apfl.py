@@ -1,0 +1,127 @@
+"""APFL: each client mixes a personal network with the global one.
+
+Deng, Kamani & Mahdavi, arXiv 2003.13461 (2020), Algorithm 1.
+
+    per batch    w ← w - η ∇f(w);   v ← v - η ∇_v f(α v + (1-α) w)
+    prediction   α v + (1-α) w, w the newest global model
+    adaptive α   once a round, α ← α - η_α ⟨v - w, ∇f(α v + (1-α) w)⟩, kept in [0, 1]  (Eq. 10)
+
+v itself stays apart from the mixture (one public library merges them at the end of each round, another mixes logits).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.data.client import Batch, ClientData, fold
+from fedprior.local import value_and_grad
+from fedprior.methods._averaging import Up
+from fedprior.protocol import About, Logs, Method, Weights, register
+from fedprior.rng import Key, Keys
+from fedprior.tree import Params
+
+
+class Client(NamedTuple):
+    """The personal network and its share."""
+
+    v: Params
+    alpha: Tensor  # [C]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class APFL(Method[Weights, Client, Weights, Up, Weights]):
+    """Adaptive mixture of a personal and a global network."""
+
+    about = About(
+        name="apfl",
+        title="APFL",
+        paper="Deng, Kamani & Mahdavi, Adaptive Personalized Federated Learning, arXiv 2003.13461",
+        year=2020,
+        group="mixture",
+        personal="a second network and its share",
+        moment="after aggregation",
+        private=("v", "alpha"),
+    )
+    types = (Weights, Client, Weights, Up, Weights)
+
+    alpha: Annotated[float, Field(ge=0, le=1, description="share of the personal network (at first, if adaptive)")] = (
+        0.25
+    )
+    alpha_lr: Annotated[float, Field(ge=0, description="step of the adaptive share; 0 keeps it fixed")] = 0.0
+
+    def mixture(self, v: Params, w: Params, alpha: Tensor) -> Params:
+        """α v + (1-α) w."""
+        return tree.map(lambda a, b: b + alpha.view(-1, *[1] * (a.dim() - 1)) * (a - b), v, w)
+
+    def step(self, carry: dict[str, Any], alpha: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
+        """One batch: the global copy, then the personal network behind it."""
+        optimizer, skip = self.train.make(), self.task.buffers
+        value, grads = value_and_grad(lambda w, _, b: self.task.nll(w, b), carry["w"], None, batch, skip)
+        optimizer.update(carry["w"], grads, carry["w_state"])
+
+        def mixed(v: Params, w: Params, b: Batch) -> Tensor:
+            return self.task.nll(self.mixture(v, w, alpha), b)
+
+        _, grads = value_and_grad(mixed, carry["v"], carry["w"], batch, skip)
+        optimizer.update(carry["v"], grads, carry["v_state"])
+        carry["total"].add_(value)
+        return carry
+
+    def adapted(self, v: Params, w: Params, alpha: Tensor, data: ClientData) -> Tensor:
+        """α after a gradient step on the client's training loss."""
+        if self.alpha_lr == 0:
+            return alpha
+        slope = torch.zeros_like(alpha)
+        for batch in data.batches(500):
+            real = (batch.weight > 0).to(alpha.dtype)
+
+            def loss(share: Params, nothing: Any, b: Batch, real: Tensor = real) -> Tensor:
+                return (self.task.losses(self.mixture(v, w, share["a"]), b, train=False) * real).sum(1)
+
+            slope += value_and_grad(loss, {"a": alpha}, None, batch)[1]["a"]
+        return (alpha - self.alpha_lr * slope / data.n.to(alpha.dtype)).clamp(0, 1)
+
+    def init_server(self, key: Key, clients: int = 1) -> Weights:
+        """Common initial weights."""
+        return Weights(self.task.init(key.fold("init")))
+
+    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
+        """The global model."""
+        return server
+
+    def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
+        """v = w."""
+        return Client(down.w, torch.full((len(data),), self.alpha, dtype=self.task.dtype))
+
+    def local_update(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
+        """Both networks side by side."""
+        state, budget = self.train.make().init(self.task.parameters(down.w)), self.train.budget(self.task)
+        start = {"w": down.w, "v": client.v, "w_state": state, "v_state": state}
+        carry: dict[str, Any] = {**start, "total": torch.zeros(len(data), dtype=self.task.dtype)}
+        done = fold(self.step, carry, client.alpha, data, keys.fold("descend"), budget)
+        alpha = self.adapted(done["v"], done["w"], client.alpha, data)
+        steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
+        return Client(done["v"], alpha), Up(done["w"], data.n), {"loss": done["total"] / steps, "alpha": alpha}
+
+    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
+        """Σ n_k w_k / Σ n_k."""
+        return Weights(tree.average(ups.w, ups.n))
+
+    def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
+        """The mixture with the newest global model."""
+        return Weights(self.mixture(client.v, down.w, client.alpha))
+
+    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
+        """The network's own distribution."""
+        return self.task.log_probs(personal.w, x)
+
+    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
+        """The global model."""
+        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)

@@ -1,0 +1,133 @@
+"""FedRoD: a generic head for everyone's classes, and a personal head on top of it.
+
+Chen & Chao, ICLR 2022, Algorithm 1, the version with linear heads.
+
+    shared      base and generic head by balanced softmax: cross-entropy of logits + log n_c, n_c the client's counts
+    personal    h_p by cross-entropy of stop(h_g(z)) + h_p(stop(z)): its gradient reaches nothing else
+    prediction  h_g(z) + h_p(z)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.data.client import Batch, ClientData, fold
+from fedprior.local import value_and_grad
+from fedprior.methods._averaging import Up
+from fedprior.protocol import About, Logs, Method, Weights, register
+from fedprior.rng import Key, Keys
+from fedprior.tree import Params
+
+
+class Client(NamedTuple):
+    """The personal head."""
+
+    head: Params
+
+
+class Personal(NamedTuple):
+    """The shared network and the head that is added to it."""
+
+    w: Params
+    head: Params
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedRoD(Method[Weights, Client, Weights, Up, Personal]):
+    """Robust decoupling."""
+
+    about = About(
+        name="fedrod",
+        title="FedRoD",
+        paper="Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR",
+        year=2022,
+        group="split",
+        personal="a second head",
+        moment="after aggregation",
+        private=("head",),
+    )
+    types = (Weights, Client, Weights, Up, Personal)
+
+    def log_counts(self, data: ClientData) -> Tensor:
+        """log n_c; a class that the client lacks gets log 1e-9, [C, K]."""
+        counts = [data.client(c)[1].bincount(minlength=self.task.classes) for c in range(len(data))]
+        return torch.stack(counts).to(self.task.dtype).clamp(min=1e-9).log()
+
+    def step(self, carry: dict[str, Any], log_counts: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
+        """One batch: the shared network, then the personal head behind it."""
+        optimizer, skip = self.train.make(), self.task.buffers
+        seen: list[Tensor] = []
+
+        def balanced(w: Params, nothing: Any, b: Batch) -> Tensor:
+            z = self.task.features(w, b.x, counts=b.counts() if skip else None, train=True)
+            logits = self.task.head_logits(w, z)
+            seen.extend([z.detach(), logits.detach()])
+            return _mean(logits + log_counts.unsqueeze(1), b)
+
+        value, grads = value_and_grad(balanced, carry["w"], None, batch, skip)
+        z, generic = seen
+
+        def personal(head: Params, nothing: Any, b: Batch) -> Tensor:
+            return _mean(generic + self.task.head_logits(head, z), b)
+
+        _, head_grads = value_and_grad(personal, carry["head"], None, batch)
+        optimizer.update(carry["w"], grads, carry["w_state"])
+        optimizer.update(carry["head"], head_grads, carry["head_state"])
+        carry["total"].add_(value)
+        return carry
+
+    def init_server(self, key: Key, clients: int = 1) -> Weights:
+        """Common initial weights."""
+        return Weights(self.task.init(key.fold("init")))
+
+    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
+        """Base and generic head."""
+        return server
+
+    def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
+        """The personal head starts at zero: at first the generic one decides alone."""
+        return Client(tree.zeros_like(tree.clone(self.task.split(down.w)[1])))
+
+    def local_update(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
+        """Both side by side."""
+        optimizer, budget = self.train.make(), self.train.budget(self.task)
+        carry: dict[str, Any] = {
+            "w": down.w,
+            "head": client.head,
+            "w_state": optimizer.init(self.task.parameters(down.w)),
+            "head_state": optimizer.init(client.head),
+            "total": torch.zeros(len(data), dtype=self.task.dtype),
+        }
+        done = fold(self.step, carry, self.log_counts(data), data, keys.fold("descend"), budget)
+        steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
+        return Client(done["head"]), Up(done["w"], data.n), {"loss": done["total"] / steps}
+
+    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
+        """Σ n_k w_k / Σ n_k."""
+        return Weights(tree.average(ups.w, ups.n))
+
+    def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Personal:
+        """The newest shared network with the client's head."""
+        return Personal(down.w, client.head)
+
+    @torch.no_grad()
+    def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:
+        """The sum of both heads."""
+        z = self.task.features(personal.w, x)
+        return (self.task.head_logits(personal.w, z) + self.task.head_logits(personal.head, z)).log_softmax(-1)
+
+    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
+        """Base and generic head."""
+        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
+
+
+def _mean(logits: Tensor, batch: Batch) -> Tensor:
+    losses = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
+    return (losses * batch.weight).sum(1)
