@@ -100,7 +100,7 @@ def keys(data: Federation, *tags: str | int, seed: int = 5) -> Keys:
 def one_round(method: AnyMethod, data: Federation) -> tuple[Any, Any, Any, Any, Any]:
     """Server, downlink as a stack, joined clients, updated clients, uplinks of a first round, without an engine."""
     ids = torch.arange(len(data))
-    server = method.init_server(Key.from_seed(5))
+    server = method.init_server(Key.from_seed(5), len(data))
     down = method.broadcast(server, ids)
     stack = down if method.about.personal_downlink else tree.expand(down, len(data))
     client = method.init_client(stack, data.train, keys(data, "join"))

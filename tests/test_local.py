@@ -240,8 +240,6 @@ def test_descend_learns() -> None:
     assert (task.data_nll(done, data) < 0.7 * task.data_nll(w, data)).all()
 
 
-# Fails for the unsorted stack (bug in client.py's fold and optim.py): weights in another memory layout than their
-# gradients are updated with the wrong ones.
 @pytest.mark.parametrize("order", [[1, 2, 0], [0, 1, 2]], ids=["sorted", "unsorted"])
 def test_a_channels_last_network_trains_the_same(order: list[int]) -> None:
     """The layout of a user's weights in memory changes no number, whatever the order of the clients."""

@@ -94,7 +94,6 @@ def test_a_bad_value_of_a_class() -> None:
 )
 def test_a_missing_option_is_named(named: dict[str, Any], name: str, missing: str) -> None:
     """Without pydantic's own words for a call."""
-    # Fails for a keyword-only option (bug in options.py): its type is "missing_keyword_only_argument".
     assert message("thing", named, name, {}) == f"thing '{name}' needs the option '{missing}'."
 
 

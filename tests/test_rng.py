@@ -96,7 +96,7 @@ def test_every_bit_of_a_key_reaches_numpy() -> None:
 
 
 def test_which_bits_of_a_key_reach_torch_and_numpy() -> None:
-    """torch's CPU generator reads 32 bits of a seed: those must be the key's high half, and no fewer. NumPy reads all."""
+    """torch's CPU generator reads 32 bits of a seed: those must be the key's high half. NumPy reads all."""
     one = Key.from_seed(0)
     others = [Key(one.word ^ (1 << bit)) for bit in range(64)]
     draw = torch.randn(4, generator=one.generator())

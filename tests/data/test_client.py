@@ -291,8 +291,6 @@ def test_a_shared_fixed_tree_is_not_copied(sizes: tuple[int, ...]) -> None:
     assert_close(done, own)
 
 
-# Fails for "unsorted" (bug in client.py): `leaf[order]` keeps the strides of a permuted leaf, and the fused optimisers,
-# which walk memory, then pair weights with the wrong gradients.
 @pytest.mark.parametrize("sizes", [RAGGED, (9, 7, 4, 1)], ids=["unsorted", "sorted"])
 def test_a_step_gets_a_contiguous_carry(sizes: tuple[int, ...]) -> None:
     """Whatever layout the carry comes in, such as the channels-last weights of a user's network."""

@@ -139,7 +139,6 @@ def test_a_federation_remembers_its_name_and_options() -> None:
     assert load(federation.name, **federation.options).fingerprint() == federation.fingerprint()
 
 
-# Fails for "quantity" (bug in partition.py): its min_size of 1 allows a client that no federation accepts.
 @pytest.mark.parametrize("partition", PARTITIONERS)
 def test_every_partition_by_name(partition: str) -> None:
     """With its default options; the blocks of slicing need a number of clients that divides."""
@@ -216,8 +215,6 @@ def test_a_bad_option_is_told_in_one_sentence(name: str, options: dict[str, Any]
     assert all(part in got for part in parts), got
 
 
-# Fail (bug in datasets.py): the split's options, `min_size` of a column and the partition's name are not checked, so a
-# value from the command line or a file ends in a TypeError.
 @pytest.mark.parametrize(
     ("options", "part"),
     [
@@ -267,7 +264,6 @@ def test_csv_needs_two_classes_and_no_gap(csv_path: Path, table: pd.DataFrame) -
     assert "names the client is empty" in refusal("csv", path=csv_path, target="ill", client="site")
 
 
-# Fail (bug in datasets.py, `csv`): pandas' own errors reach the user, and no column at all is left to learn from.
 @pytest.mark.parametrize(
     "content", ["", "site,ill\na,0\na,1\na,0\n", '"x\n1,2'], ids=["empty", "no features", "broken"]
 )

@@ -202,7 +202,6 @@ def test_examples_and_labels_must_match() -> None:
     assert "client 'a' has 5 examples but 4 labels" in refusal({"a": (np.zeros((5, 2)), np.zeros(4, dtype=int))})
 
 
-# The last four fail (bugs in federation.py, `_checked`): np.mod warns or raises, and two shapes are let through.
 @pytest.mark.parametrize(
     "labels",
     [

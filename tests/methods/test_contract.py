@@ -43,6 +43,11 @@ MESSAGES: dict[str, tuple[int, int]] = {  # scalars (up, down) per client, from 
     "apfl": (D + 1, D),
     "fedrod": (D + 1, D),
     "per_fedavg": (D + 1, D),
+    "fedamp": (D, D),
+    "ifca": (D + 2, 2 * D + 1),  # one of k = 2 models and its number; all k and the round
+    "fedem": (3 * D + 1, 3 * D),
+    "pfedbayes": (2 * D + 1, 2 * D),
+    "fedpac": (D + 1 + 3 + 18 + 18 + 1, D + 18 + 3),  # K = 3 classes, d = 6 features
     "fedbps": (2 * D + 1, D + -(-D // 8)),  # weights, variances, count; down: weights and a bit each
     "pfedme": (D + 1, D),
     "pfedbred": (D + 1, D),

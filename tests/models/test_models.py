@@ -209,7 +209,6 @@ def test_unknown_names() -> None:
     assert "unknown option 'classes'" in refusal("mlp", {"classes": 3}, (4,))
 
 
-# The last two fail (bug in mlp.py and cnn.py): widths and padding have no range, so torch warns or raises.
 @pytest.mark.parametrize(
     ("name", "options", "part"),
     [

@@ -504,7 +504,6 @@ def test_statistics_depend_on_the_weights_and_the_batch_alone() -> None:
 # What is refused, and travel
 
 
-# Fails for the LSTM (bug in task.py): its dropout is an option, not a layer.
 @pytest.mark.parametrize(
     "layer",
     [

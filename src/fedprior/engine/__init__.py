@@ -54,6 +54,9 @@ class Engine:
         keep_freed_memory()
         self.method, self.federation, self.root = method, federation, Key.from_seed(seed)
         self.largest = chunk_size(chunk, method.task)
+        ranked = sorted(range(len(federation)), key=lambda i: federation.clients[i])
+        self.ids = torch.empty(len(federation), dtype=torch.int64)  # a client's id is the rank of its name
+        self.ids[ranked] = torch.arange(len(federation))
         self.server = method.init_server(self.root, len(federation))
         self.shared = workers > 1
         if self.shared:
@@ -75,9 +78,9 @@ class Engine:
 
     def _memory(self) -> Memory:
         """Room for every client's state, uplink and message, shaped by a rehearsal of no steps with one client."""
-        n, ids = len(self.federation), torch.arange(len(self.federation))
+        n = len(self.federation)
         rehearsal = self.method.using(self.method.task, replace(self.method.train, steps=0))
-        down = rehearsal.broadcast(self.server, ids)
+        down = rehearsal.broadcast(self.server, self.ids)
         personal = self.method.about.personal_downlink
         one = tree.index(down, slice(1)) if personal else tree.expand(down, 1)
         empty = Memory(None, torch.zeros(n, dtype=torch.bool), None, None)
@@ -112,7 +115,7 @@ class Engine:
         return answers
 
     def _broadcast(self) -> None:
-        down = self.method.broadcast(self.server, torch.arange(len(self.federation)))
+        down = self.method.broadcast(self.server, self.ids)
         for target, value in zip(tree.leaves(self.context.memory.down), tree.leaves(down), strict=True):
             target.copy_(value)
 
@@ -126,7 +129,7 @@ class Engine:
         memory = self.context.memory
         memory.joined[trainers] = True
         ups = tree.index(memory.ups, slice(len(reporters)))
-        server = self.method.aggregate(self.server, ups, torch.tensor(reporters))
+        server = self.method.aggregate(self.server, ups, self.ids[reporters])
         self.server = tree.map(self._own, server)
         logs: dict[str, NDArray[np.float64]] = {}
         for answer in answers:

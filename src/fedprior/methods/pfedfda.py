@@ -106,12 +106,6 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
 
     # The generative model
 
-    @property
-    def width(self) -> int:
-        """The number of features, d."""
-        d: int = self.task.module.get_submodule(self.task.head).in_features  # type: ignore[assignment]
-        return d
-
     def log_prior(self, data: ClientData) -> Tensor:
         """log π_i from the client's training labels, [C, K] float64."""
         counts = torch.stack([data.client(c)[1].bincount(minlength=self.task.classes) for c in range(len(data))])
@@ -120,7 +114,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
 
     def statistics(self, down: Shared) -> Statistics:
         """The message's statistics in float64."""
-        return Statistics(down.mean.double(), lda.unpack(down.covariance.double(), self.width))
+        return Statistics(down.mean.double(), lda.unpack(down.covariance.double(), self.task.features_width))
 
     def solve_beta(self, sample: Sample, group: Tensor, prior: Statistics, log_prior: Tensor, keys: Keys) -> Tensor:
         """β of each client for means and covariance, [C, 2]; 0 where the data are too few to be split  (Eq. 6)."""
@@ -138,7 +132,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
     ) -> tuple[Params, Tensor, Tensor]:
         """Train φ against the frozen head; returns φ, the features seen on the way [C, copies, N+1, d], the loss."""
         optimizer, buffers, budget = self.train.make(), self.task.buffers, self.train.budget(self.task)
-        n, d = max(data.size), self.width
+        n, d = max(data.size), self.task.features_width
         epochs = -(-budget.length(n) // max(1, budget.per_epoch(n)))
         copies = max(1, epochs) if self.feature_cache == "all_epochs" else 1
         per_epoch = torch.tensor([max(1, budget.per_epoch(m)) for m in data.size])
@@ -199,7 +193,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
     def init_server(self, key: Key, clients: int = 1) -> Shared:
         """The common initial extractor; means uniform on [0, 1); unit covariance."""
         phi, _ = self.task.split(self.task.init(key.fold("init")))
-        d, dtype = self.width, self.task.dtype
+        d, dtype = self.task.features_width, self.task.dtype
         mean = torch.rand(self.task.classes, d, generator=key.fold("means").generator(), dtype=dtype)
         return Shared(phi, mean, lda.pack(torch.eye(d, dtype=dtype)))
 

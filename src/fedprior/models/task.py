@@ -93,6 +93,12 @@ class Task:
         return sum(p.numel() for p in self.module.parameters())
 
     @property
+    def features_width(self) -> int:
+        """The number of inputs of the head."""
+        width: int = self.module.get_submodule(self.head).in_features  # type: ignore[assignment]
+        return width
+
+    @property
     def smallest_batch(self) -> int:
         """Batch normalisation has no statistics of a single example."""
         return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()) else 1
