@@ -31,6 +31,12 @@ def names(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
 
 
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The options that have a default, with it; those whose default is None are left out."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty and p.default is not None}
+
+
 def check_names(where: str, given: Iterable[str], valid: Iterable[str]) -> None:
     """Refuse an option that does not exist."""
     allowed = list(valid)

@@ -42,11 +42,8 @@ def main() -> None:
     try:
         app()
     except FedpriorError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False, emoji=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted: continue with `fedprior resume DIR`", file=sys.stderr)
-        sys.exit(130)
 
 
 def _version(wanted: bool) -> None:

@@ -37,6 +37,9 @@ class Show:
 
     def __exit__(self, *error: Any) -> None:
         self.bar.__exit__(*error)
+        if error[0] is KeyboardInterrupt:  # typer would end without a word
+            print("interrupted: continue with `fedprior resume DIR`", file=sys.stderr)
+            sys.exit(130)
 
     def __call__(self, config: Config) -> Observer | None:
         """The observer of one run."""

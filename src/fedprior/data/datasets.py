@@ -16,6 +16,7 @@ from fedprior.data.partition import PARTITIONERS, by_column
 from fedprior.data.synthetic import Synthetic
 from fedprior.errors import FedpriorError
 from fedprior.options import call, check_names, names, pick, plain_errors
+from fedprior.options import defaults as option_defaults
 from fedprior.rng import Key
 
 Recipe = Mapping[str, Mapping[str, Any]]
@@ -137,6 +138,19 @@ def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
     partition = str(options.get("partition", "column" if name == "csv" else "dirichlet"))
     own = ["column", "min_size"] if partition == "column" else names(pick("partition", _partitions(), partition))
     return [*names(maker), "partition", *own, *SPLIT_OPTIONS]
+
+
+def defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a data set that have defaults, spelled out, given the partition that `options` choose."""
+    parts: list[Any] = [Synthetic] if name == "synthetic" else [TABLES[name]]
+    found: dict[str, Any] = {}
+    if name != "synthetic":
+        partition = options.get("partition", "column" if name == "csv" else "dirichlet")
+        parts.append(_partitions()[partition])
+        found["partition"] = partition
+    for part in parts:
+        found |= option_defaults(part)
+    return found
 
 
 def catalogue() -> list[dict[str, Any]]:

@@ -23,8 +23,12 @@ from fedprior.errors import FedpriorError
 def _work(connection: Connection, context: Context) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
     while True:
         try:
+            if parent.sentinel in wait([connection, parent.sentinel]):
+                return  # a forked worker holds its own end of every pipe, so a dead parent is no end of file
             job: Job | None = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
@@ -75,6 +79,14 @@ class Pool:
 
     def run(self, jobs: Sequence[Job], done: Callable[[Answer], None]) -> None:
         """Hand out jobs, first come first served; `done` sees each answer as it arrives."""
+        try:
+            self._run(jobs, done)
+        except (EOFError, OSError):
+            raise FedpriorError(
+                "a worker process died, most likely out of memory: use fewer workers or a smaller chunk."
+            ) from None
+
+    def _run(self, jobs: Sequence[Job], done: Callable[[Answer], None]) -> None:
         waiting, busy = deque(jobs), set[Connection]()
         for connection in self.connections[: len(jobs)]:
             connection.send(waiting.popleft())
@@ -82,12 +94,7 @@ class Pool:
         while busy:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
-                try:
-                    answer = ready.recv()
-                except EOFError:
-                    raise FedpriorError(
-                        "a worker process died, most likely out of memory: use fewer workers or a smaller chunk."
-                    ) from None
+                answer = ready.recv()
                 if isinstance(answer, WorkerError):
                     raise FedpriorError(answer.message) if not answer.detail else answer
                 done(answer)
@@ -104,6 +111,7 @@ class Pool:
             process.join(timeout=5)
             if process.is_alive():
                 process.terminate()
+                process.join()
             connection.close()
 
 

@@ -149,7 +149,7 @@ class Context:
 
 
 def _arrays(personal: Any, c: int) -> dict[str, NDArray[Any]]:
-    return {path: leaf[c].contiguous().numpy() for path, leaf in tree.items(personal)}
+    return {path: leaf[c].numpy(force=True).copy() for path, leaf in tree.items(personal)}
 
 
 def _write(memory: Any, rows: list[int], values: Any) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
+from fedprior.errors import FedpriorError
 from fedprior.experiment.config import Settings, make_task
 from fedprior.experiment.journal import Observer
 from fedprior.experiment.loop import execute
@@ -18,7 +19,7 @@ from fedprior.local import Train
 from fedprior.methods.fedavg_ft import FedAvgFT
 from fedprior.methods.local import Local
 from fedprior.models.task import Task
-from fedprior.options import plain_errors
+from fedprior.options import check_names, plain_errors
 
 __all__ = ["Participation", "PersonalModel", "Result", "Settings", "compare", "load_model", "run"]
 
@@ -38,6 +39,7 @@ def run(
     federation's recipe decides, as it does for `method.train`. `settings` are the fields of `Settings`. With a
     `reference` (a finished run of Local), the result tells each client's gain over it.
     """
+    check_names("the settings", settings, Settings.model_fields)
     with plain_errors("settings"):
         checked = Settings(**settings)
     spec, bound, data = _bind(method, federation, model, checked)
@@ -55,6 +57,8 @@ def compare(
 ) -> dict[str, Result]:
     """Train several methods on the same partition, from the same weights, with Local and FedAvg-FT beside them."""
     chosen = {m.about.name: m for m in methods}
+    if len(chosen) < len(methods):
+        raise FedpriorError("a method stands twice among those to compare: compare its variants in runs of their own.")
     if baselines:
         beside: tuple[AnyMethod, ...] = (Local(), FedAvgFT())
         train = methods[0].train if methods else None

@@ -52,11 +52,7 @@ class Saver:
         found = read_manifest(self.folder)
         if found is None:
             return 0
-        if found.federation != self.fingerprint:
-            raise FedpriorError(
-                f"the data differ from those that the run in '{self.folder.parent}' began with: "
-                "resume it with the same data."
-            )
+        check_data(self.folder, self.fingerprint)
         path = self.folder / found.file
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != found.sha256:
             raise damaged(path, "its checksum is wrong")
@@ -71,6 +67,15 @@ class Saver:
         return found.round
 
 
+def check_data(folder: Path, fingerprint: str) -> None:
+    """Refuse to continue or to show a run on other data than it began with."""
+    found = read_manifest(folder)
+    if found is not None and found.federation != fingerprint:
+        raise FedpriorError(
+            f"the data differ from those that the run in '{folder.parent}' began with: resume it with the same data."
+        )
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The newest checkpoint of a run, or None when it has none yet."""
     path = folder / "manifest.json"
@@ -80,6 +85,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         found = Manifest(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
         raise damaged(path, str(error)) from None
+    if not (isinstance(found.round, int) and isinstance(found.file, str)):
+        raise damaged(path, "its entries are of the wrong kind")
     if found.format != FORMAT:
         raise FedpriorError(f"'{path}' has format {found.format}, this version reads {FORMAT}: use a matching version.")
     return found

@@ -28,6 +28,7 @@ from fedprior.models.task import Task
 from fedprior.options import check_names, names, plain_errors
 
 Section = dict[str, Any]
+NAMED = ("method", "data", "model")
 
 
 class Settings(BaseModel):
@@ -71,6 +72,8 @@ class Config(Settings):
         """The federation in the run's precision; `data.seed` fixes the partition apart from the run's seed."""
         options = dict(self.data)
         name, seed = options.pop("name"), options.pop("seed", self.seed)
+        if type(seed) is not int:
+            raise FedpriorError(f"data.seed = {seed!r} is not valid: give a whole number.")
         return datasets.load(name, seed=seed, **options).to(self.settings().dtype)
 
     def build_model(self, federation: Federation) -> Section:
@@ -105,7 +108,8 @@ class Config(Settings):
         return self.model_copy(
             update={
                 "method": {"name": method.about.name, **method.hyperparameters()},
-                "model": self.build_model(federation),
+                "model": models.defaults(self.build_model(federation)),
+                "data": {**datasets.defaults(self.data["name"], self.data), **self.data},
                 "train": asdict(method.train),
             }
         )
@@ -114,6 +118,8 @@ class Config(Settings):
 def make_task(spec: Mapping[str, Any], federation: Federation, dtype: torch.dtype) -> Task:
     """A model section as a task."""
     options = dict(spec)
+    if "name" not in options:
+        raise FedpriorError('the model section names no model: give it a "name", such as "mlp".')
     name = options.pop("name")
     return Task(models.build(name, options, federation.shape, federation.classes), federation.classes, dtype=dtype)
 
@@ -131,9 +137,14 @@ def parse(
     for key, value in sections.items():
         if value is not None:
             _merge(merged, key, value)
+    for key in NAMED:
+        if isinstance(merged.get(key), str):
+            merged[key] = {"name": merged[key]}
     check_names("the configuration", merged, Config.model_fields)
     if several and "method" in merged:
         raise FedpriorError("a comparison takes --methods a,b,c and methods.NAME.key=value, not `method`.")
+    if not several and merged.get("methods"):
+        raise FedpriorError("a run takes --method NAME and method.key=value; `methods` is for `fedprior compare`.")
     for section in ("data",) if several else ("method", "data"):
         if not isinstance(merged.get(section), dict) or "name" not in merged[section]:
             raise FedpriorError(f"the run names no {section}: give --{section} NAME or {section}.name=NAME.")
@@ -177,6 +188,8 @@ def _override(merged: Section, override: str) -> None:
         value = {"True": True, "False": False}.get(text, text)  # a bare word is a string
     target = merged
     for part in path[:-1]:
+        if target is merged and part in NAMED and isinstance(merged.get(part), str):
+            merged[part] = {"name": merged[part]}  # method=fedmap method.sigma2=15
         target = target.setdefault(part, {})
         if not isinstance(target, dict):
             raise FedpriorError(f"'{override}' reaches into '{part}', which is a single value.")

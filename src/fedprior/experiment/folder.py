@@ -16,6 +16,7 @@ from fedprior import methods
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError
 from fedprior.experiment import config as configs
+from fedprior.experiment.checkpoint import check_data
 from fedprior.experiment.config import Config, Section
 from fedprior.experiment.journal import Observer
 from fedprior.experiment.loop import execute
@@ -59,6 +60,7 @@ def proceed(folder: Path, observers: Observers, federation: Federation, referenc
         reference = proceed(folder / "local", observers, federation)
     method = config.build_method(federation)
     if (folder / COMPLETE).exists():
+        check_data(folder / "checkpoint", federation.fingerprint())
         return load_result(folder, method, federation, reference)
     return execute(
         method,
@@ -76,7 +78,7 @@ def compare(
     shared: Config, wanted: Mapping[str, Section], folder: Path, observers: Observers, *, baselines: bool
 ) -> dict[str, Result]:
     """Run several methods on one federation from the same weights, each in a sub-folder."""
-    chosen = dict(wanted) | ({name: {} for name in BESIDE if name not in wanted} if baselines else {})
+    chosen = dict(wanted) | ({n: shared.methods.get(n, {}) for n in BESIDE if n not in wanted} if baselines else {})
     for name, options in chosen.items():
         _check_method({"name": name, **options})
     federation = shared.load_data()
@@ -92,7 +94,9 @@ def compare(
 def resume(folder: Path, observers: Observers) -> dict[str, Result]:
     """Take up whatever the folder holds; returns the results by method."""
     if (folder / COMPARISON).exists():
-        names = configs.read(folder / COMPARISON)["methods"]
+        names = configs.read(folder / COMPARISON).get("methods")
+        if not isinstance(names, list) or not names:
+            raise FedpriorError(f"'{folder / COMPARISON}' is damaged: it lists no methods.")
         federation = configs.parse({}, file=folder / names[0] / RUN).load_data()
         return _proceed_comparison(folder, names, observers, federation)
     if not (folder / RUN).exists():

@@ -117,10 +117,11 @@ def _rows(path: Path) -> list[Event]:
     if not path.exists():
         return []
     rows = []
-    with path.open(newline="") as file:
+    whole = path.read_bytes().rpartition(b"\n")[0].decode()  # a last line without its end was cut off by a crash
+    with io.StringIO(whole, newline="") as file:
         for row in csv.DictReader(file):
             if any(value is None for value in row.values()):
-                break  # cut off by a crash
+                break  # so was a quoted name with a line break in it
             try:
                 parsed: Event = {k: row[k] for k in ("model", "split", "client")}
                 parsed |= {k: int(row[k]) for k in ("round", "examples")} | {m: float(row[m]) for m in METRICS}

@@ -8,7 +8,10 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedprior.errors import FedpriorError
 from fedprior.rng import Key
+
+ATTEMPTS = 1000
 
 
 class Cohort(NamedTuple):
@@ -41,8 +44,7 @@ class Participation:
 
     def _sample(self, key: Key, clients: Sequence[str]) -> list[int]:
         least = min(self.least, len(clients))
-        attempt = 0
-        while True:
+        for attempt in range(ATTEMPTS):
             draws = [key.fold("attempt", attempt, name).word / 2**64 for name in clients]
             if self.rule == "fraction":
                 count = max(least, round(self.rate * len(clients)))
@@ -50,4 +52,7 @@ class Participation:
             reporters = [i for i, u in enumerate(draws) if u < self.rate]
             if len(reporters) >= least:
                 return reporters
-            attempt += 1
+        raise FedpriorError(
+            f"no draw with participation.rate = {self.rate} has {least} of {len(clients)} clients: "
+            "raise the rate or lower participation.least."
+        )

@@ -46,7 +46,7 @@ class PersonalModel:
 
     def save(self, path: Path, about: Mapping[str, Any]) -> None:
         """Write it as safetensors; `about` says how to build the method again."""
-        write_bytes(path, pack(self.arrays, {"fedprior": json.dumps(jsonable({**about, "client": self.client}))}))
+        write_bytes(path, pack(self.arrays, {"fedprior": json.dumps({**about, "client": self.client})}))
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,17 @@ def load_result(folder: Path, method: AnyMethod, federation: Federation, referen
     """A finished run from its folder, given the bound method and the federation that its config builds."""
     journal = Journal(folder)
     journal.load()
-    summary = json.loads((folder / "summary.json").read_text())
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+        seed = summary["seed"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FedpriorError(f"'{folder / 'summary.json'}' is damaged and cannot be read: {error}.") from None
     test, _ = read_tensors(folder / "predictions.safetensors")
     models = [read_tensors(folder / "models" / f"{file_name(c)}.safetensors")[0] for c in federation.clients]
     return Result(
         method,
         federation,
-        summary["seed"],
+        seed,
         journal,
         {"test": [test[c].numpy() for c in federation.clients]},
         [{k: v.numpy() for k, v in model.items()} for model in models],

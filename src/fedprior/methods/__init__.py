@@ -21,7 +21,7 @@ def build(name: str, options: Mapping[str, Any] | None = None, train: Train = AU
 
     `name` may end in wrappers, as in `pfedbred+ft+am`; the options of each stand under its name.
     """
-    inner, *outer = name.split("+")
+    inner, *outer = str(name).split("+")
     own = {k: v for k, v in (options or {}).items() if k not in outer}
     method: Method[Any, Any, Any, Any, Any] = call("method", METHODS, inner, own, task=UNBOUND, train=train)
     for wrapper in outer:

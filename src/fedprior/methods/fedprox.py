@@ -39,7 +39,7 @@ class FedProx(Averaging):
 
     def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
         """F_k(w) + μ/2 ‖w - w_t‖²  (Eq. 2)."""
-        return self.task.nll(w, batch) + self.mu / 2 * tree.sqdist(w, w_t)
+        return self.task.nll(w, batch) + self.mu / 2 * tree.sqdist(self.task.parameters(w), self.task.parameters(w_t))
 
     def personalise(self, client: Empty, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """The global model."""

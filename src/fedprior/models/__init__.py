@@ -10,10 +10,16 @@ from torch import nn
 from fedprior.models.cnn import cnn_cifar, cnn_cifar_lenet, cnn_emnist, lenet5
 from fedprior.models.mlp import mlp, softmax
 from fedprior.options import call
+from fedprior.options import defaults as option_defaults
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     f.__name__: f for f in (softmax, mlp, lenet5, cnn_cifar, cnn_emnist, cnn_cifar_lenet)
 }
+
+
+def defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A model section with every option spelled out."""
+    return option_defaults(MODELS[spec["name"]]) | dict(spec)
 
 
 def build(name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int) -> nn.Module:

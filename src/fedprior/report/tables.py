@@ -20,7 +20,15 @@ SHOWN = 30
 
 def _table(title: str, caption: str | None = None) -> Table:
     return Table(
-        title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1)
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+        pad_edge=False,
+        show_edge=False,
     )
 
 
