@@ -30,6 +30,7 @@ class Train:
     lr: Annotated[float, Field(gt=0, description="learning rate")] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of SGD")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="added to the gradient, times the weights")] = 0.0
+    clip: Annotated[float | None, Field(gt=0, description="largest norm of a client's gradient")] = None
     batch_size: Annotated[int, Field(ge=1, description="examples per step; the last short batch is kept")] = 50
     epochs: Annotated[int, Field(ge=0, description="passes over the client's data per round")] = 5
     steps: Annotated[int | None, Field(ge=0, description="exact steps per round; replaces epochs")] = None
@@ -43,8 +44,8 @@ class Train:
     def make(self) -> Optimizer:
         """The optimiser."""
         if self.optimizer == "adam":
-            return Adam(self.lr, self.weight_decay)
-        return SGD(self.lr, self.momentum, self.weight_decay)
+            return Adam(self.lr, self.weight_decay, self.clip)
+        return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
 
     def budget(self, task: Task) -> Budget:
         """The length of a local run."""
@@ -55,7 +56,7 @@ class Train:
 
     def plain(self) -> SGD:
         """Plain gradient descent with this learning rate, for methods that need it."""
-        return SGD(self.lr, 0.0, self.weight_decay)
+        return SGD(self.lr, 0.0, self.weight_decay, self.clip)
 
     def lasting(self, epochs: int) -> Train:
         """The same training for another number of epochs."""

@@ -46,12 +46,22 @@ def _aligned(w: Params, grads: Params) -> tuple[list[Tensor], list[Tensor]]:
     return [w[k] for k in grads], aligned
 
 
+@torch.no_grad()
+def clipped(grads: Params, norm: float) -> Params:
+    """Gradients of each client shortened to at most `norm`, over all its tensors together."""
+    flat = [g.reshape(len(g), -1) for g in grads.values()]
+    length = torch.stack([torch.linalg.vecdot(g, g) for g in flat]).sum(0).sqrt()
+    scale = (norm / length.clamp(min=norm)).view(-1)
+    return {k: g * scale.view(-1, *[1] * (g.dim() - 1)) for k, g in grads.items()}
+
+
 class SGD(NamedTuple):
-    """v ← m v + g + wd w;  w ← w - lr v."""
+    """v ← m v + g + wd w;  w ← w - lr v. With `clip`, g is first shortened to that norm."""
 
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip: float | None = None
 
     def init(self, w: Params) -> OptState:
         """Momentum starts at zero."""
@@ -60,7 +70,7 @@ class SGD(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState) -> None:
         """One step in place."""
-        weights, gradients = _aligned(w, grads)
+        weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
         torch._fused_sgd_(
             weights,
             gradients,
@@ -80,6 +90,7 @@ class Adam(NamedTuple):
 
     lr: float
     weight_decay: float = 0.0
+    clip: float | None = None
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -91,7 +102,7 @@ class Adam(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState) -> None:
         """One step in place."""
-        weights, gradients = _aligned(w, grads)
+        weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
         steps = state.steps.add_(1)[0].float()  # the clients of a stack start together, so they share the count
         torch._fused_adam_(
             weights,

@@ -1,4 +1,4 @@
-"""Methods made of methods: fine-tuning before prediction, and a longer step at the server.
+"""Methods made of methods: fine-tuning before prediction, a longer step or an optimiser at the server.
 
 `fedavg+ft`, `pfedbred+ft+am`: a wrapper changes one function of the protocol and passes the rest through, so wrappers
 compose and the wrapped method does not know. Options have the wrapper's name in front: `method.ft.steps=20`.
@@ -7,8 +7,9 @@ compose and the wrapped method does not know. Options have the wrapper's name in
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -116,11 +117,7 @@ class Extrapolated(Wrapper):
     step: Annotated[float, Field(gt=0, description="β; 1 changes nothing, above 1 extrapolates, below 1 damps")] = 2.0
 
     def __post_init__(self) -> None:
-        if self.inner.types[0] is not Weights:
-            raise FedpriorError(
-                f"'{self.inner.about.name}+am' cannot be: the server of {self.inner.about.title} holds more than the "
-                "weights of a network."
-            )
+        _needs_plain_server(self.inner, "am")
 
     def describe(self, inner: About) -> About:
         """A longer step."""
@@ -136,5 +133,101 @@ class Extrapolated(Wrapper):
         return self.inner.personalise(client, down, data, keys)
 
 
-WRAPPERS: dict[str, type[FineTuned] | type[Extrapolated]] = {"ft": FineTuned, "am": Extrapolated}
+class Moments(NamedTuple):
+    """A server with an optimiser: the weights and the moments of their changes."""
+
+    w: Params
+    first: Params
+    second: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimised(Wrapper):
+    """OPT: the change that the method would make is a gradient for an optimiser at the server.
+
+    Hsu et al. 2019 (momentum), Reddi et al., ICLR 2021, Algorithm 2 (FedAdagrad, FedAdam, FedYogi): with Δ = w' - w,
+
+        m ← β₁ m + (1-β₁) Δ;   v ← v + Δ² | β₂ v + (1-β₂) Δ² | v - (1-β₂) Δ² sign(v - Δ²);   w ← w + η m / (√v + τ)
+
+    and for momentum m ← β₁ m + Δ, w ← w + η m.
+    """
+
+    inner: AnyMethod
+    rule: Annotated[Literal["momentum", "adam", "yogi", "adagrad"], Field(description="the server's optimiser")] = (
+        "momentum"
+    )
+    lr: Annotated[float, Field(gt=0, description="η of the server")] = 1.0
+    beta1: Annotated[float, Field(ge=0, lt=1, description="β₁")] = 0.9
+    beta2: Annotated[
+        float, Field(ge=0, lt=1, description="β₂ (adam, yogi)", json_schema_extra={"alive_with": {"rule": "adam"}})
+    ] = 0.99
+    tau: Annotated[
+        float,
+        Field(gt=0, description="τ (adam, yogi, adagrad)", json_schema_extra={"alive_with": {"rule": "adam"}}),
+    ] = 1e-3
+
+    def __post_init__(self) -> None:
+        _needs_plain_server(self.inner, "opt")
+
+    def describe(self, inner: About) -> About:
+        """An optimiser at the server."""
+        return inner._replace(name=f"{inner.name}+opt", title=f"{inner.title}+{self.rule}")
+
+    @property
+    def types(self) -> tuple[Any, Any, Any, Any, Any]:  # type: ignore[override]
+        """The inner method's, with moments at the server."""
+        return (Moments, *self.inner.types[1:])
+
+    def init_server(self, key: Key, clients: int = 1) -> Moments:
+        """No moments yet."""
+        w = self.inner.init_server(key, clients).w
+        parameters = self.task.parameters(w)
+        second = tree.zeros_like(parameters) if self.rule != "momentum" else {}
+        return Moments(w, tree.zeros_like(parameters), second)
+
+    def broadcast(self, server: Moments, ids: Tensor) -> Any:
+        """The inner method's message."""
+        return self.inner.broadcast(Weights(server.w), ids)
+
+    def aggregate(self, server: Moments, ups: Any, ids: Tensor) -> Moments:
+        """A step of the optimiser; buffers are as the inner method has them."""
+        new: Params = self.inner.aggregate(Weights(server.w), ups, ids).w
+        w, first, second = dict(new), {}, {}
+        for k, m in server.first.items():
+            change = new[k] - server.w[k]
+            if self.rule == "momentum":
+                first[k] = self.beta1 * m + change
+                w[k] = server.w[k] + self.lr * first[k]
+                continue
+            first[k], square, v = self.beta1 * m + (1 - self.beta1) * change, change.square(), server.second[k]
+            second[k] = {
+                "adagrad": v + square,
+                "adam": self.beta2 * v + (1 - self.beta2) * square,
+                "yogi": v - (1 - self.beta2) * square * torch.sign(v - square),
+            }[self.rule]
+            w[k] = server.w[k] + self.lr * first[k] / (second[k].sqrt() + self.tau)
+        return Moments(w, first, second)
+
+    def personalise(self, client: Any, down: Any, data: ClientData, keys: Keys) -> Any:
+        """The inner method's."""
+        return self.inner.personalise(client, down, data, keys)
+
+    def predict_global(self, server: Moments, x: Tensor) -> Tensor | None:
+        """The inner method's, at the server's weights."""
+        return self.inner.predict_global(Weights(server.w), x)
+
+
+def _needs_plain_server(inner: AnyMethod, name: str) -> None:
+    if inner.types[0] is not Weights:
+        raise FedpriorError(
+            f"'{inner.about.name}+{name}' cannot be: the server of {inner.about.title} holds more than the weights of "
+            "a network."
+        )
+
+
+WRAPPERS: dict[str, type[FineTuned] | type[Extrapolated] | type[Optimised]] = {
+    "ft": FineTuned,
+    "am": Extrapolated,
+    "opt": Optimised,
+}
 """By the name that stands behind a `+`."""

@@ -22,7 +22,7 @@ from fedprior.rng import Key
 from fedprior.wrappers import WRAPPERS
 from support import HALF, SIZES, bound, federation, keys, one_round, rounds, same, scalars, with_train
 
-WRAPPED = ("fedavg+ft", "fedprox+am", "pfedbred+ft+am")
+WRAPPED = ("fedavg+ft", "fedprox+am", "pfedbred+ft+am", "fedavg+opt", "pfedme+ft+opt")
 NAMES = [*sorted(METHODS), *WRAPPED]
 every_method = pytest.mark.parametrize("name", NAMES)
 
@@ -226,6 +226,7 @@ def test_local_training_is_alive(name: str) -> None:
         {"lr": 0.05},
         {"momentum": 0.0},
         {"weight_decay": 0.1},
+        {"clip": 0.05},
         {"batch_size": 5},
         {"epochs": 3},
         {"steps": 7},

@@ -233,7 +233,7 @@ def test_heads_are_draws_of_the_posterior() -> None:
         assert head.shape == (3, K, *client.mu[k].shape[1:])
         assert ((head.mean(1) - client.mu[k]).abs() < 5 * sigma[k] / math.sqrt(K)).all()
         assert ((head.std(1) / sigma[k] - 1).abs() < 5 / math.sqrt(2 * K)).all()
-    eps = flat(draws(method, client.mu, keys(data, "x")))
+    eps = flat(draws(replace(method, draws=20), client.mu, keys(data, "x")))
     assert (eps[0] != eps[1]).all()
     assert len(set(eps[0].tolist())) == eps.shape[1], "no entry shares its noise with another"
 
@@ -642,7 +642,7 @@ def test_a_broken_client_is_put_back_and_left_out(how: str, c: int, monkeypatch:
     The others learn bit for bit what they would have learned.
     """
     data = federation(SIZES)
-    method = pfedvem(data)
+    method = pfedvem(data, base_head="mean" if how == "head" else "sampled")  # then a bad π never reaches the base
     client, down = second_round(method, data)
     own, others = keys(data, "round", 1), [k for k in range(3) if k != c]
     good, good_up, good_logs = method.local_update(client, down, data.train, own)

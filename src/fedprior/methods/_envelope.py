@@ -63,6 +63,11 @@ def difference(task: Task, a: Params, b: Params) -> Params:
     return {k: a[k] - b[k] for k in task.parameters(a)}
 
 
+def with_buffers(task: Task, v: Params, theta: Params) -> Params:
+    """v with θ's running statistics: they trained there, and v is what goes up."""
+    return {k: theta[k] if k in task.buffers else x for k, x in v.items()}
+
+
 def prox(
     task: Task, start: Params, mu: Params, metric: Params, batch: Batch, *, strength: float, lr: float, steps: int
 ) -> tuple[Params, Tensor]:
@@ -72,7 +77,8 @@ def prox(
         value, grads = gradient(task, theta, batch)
         first = value if k == 0 else first
         with torch.no_grad():
-            pull = {name: g + strength * metric[name] * (theta[name] - mu[name]) for name, g in grads.items()}
+            gap = difference(task, theta, mu)  # a tensor that the loss does not use feels the prior all the same
+            pull = {name: grads.get(name, 0) + strength * metric[name] * gap[name] for name in gap}
         theta = step(theta, pull, lr)
     return theta, first
 
@@ -91,13 +97,14 @@ def per_tensor_scale(task: Task, w: Params) -> Params:
     """A diagonal Mahalanobis metric that makes tensors of different scale comparable.
 
     A_j = c / mean square of the tensor that parameter j belongs to, at the common initial weights `w` (no client
-    axis); c makes the mean of A over all parameters one, so that λ keeps its meaning.
+    axis); c makes the mean of A over all parameters one, so that λ keeps its meaning. A tensor that starts at zero has
+    no scale, and A = 1.
     """
     parameters = task.parameters(w)
-    inverse = {k: 1 / v.square().mean().clamp(min=1e-8) for k, v in parameters.items()}
-    count = sum(v.numel() for v in parameters.values())
-    mean = sum(inverse[k] * parameters[k].numel() for k in parameters) / count
-    return {k: value / mean for k, value in inverse.items()}
+    inverse = {k: 1 / v.square().mean() for k, v in parameters.items() if v.any()}
+    count = sum(parameters[k].numel() for k in inverse)
+    mean = sum(inverse[k] * parameters[k].numel() for k in inverse) / count
+    return {k: inverse[k] / mean if k in inverse else torch.ones((), dtype=v.dtype) for k, v in parameters.items()}
 
 
 def start(client: Client, v: Params, state: Any, data: ClientData, dtype: torch.dtype) -> Run:

@@ -103,7 +103,8 @@ class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
         grads = envelope.envelope_gradient(self.task, mu, theta, metric, self.strength)
         shift = tree.sqdist(self.task.parameters(mu), self.task.parameters(run.v)).sqrt()
         self.train.make().update(run.v, grads, run.state)
-        return run._replace(theta=theta, total=run.total + value, shift=run.shift + shift)
+        v = envelope.with_buffers(self.task, run.v, theta)
+        return run._replace(v=v, theta=theta, total=run.total + value, shift=run.shift + shift)
 
     def run_step(self, run: Run, fixed: Fixed, batch: Batch, keys: Keys) -> Run:
         """One mini-batch; an iteration of `mh_code` takes two."""

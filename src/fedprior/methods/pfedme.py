@@ -62,7 +62,7 @@ class PFedMe(Method[Weights, Client, Weights, Up, Weights]):
         )
         grads = envelope.envelope_gradient(self.task, run.v, theta, metric, self.strength)
         self.train.make().update(run.v, grads, run.state)
-        return run._replace(theta=theta, total=run.total + value)
+        return run._replace(v=envelope.with_buffers(self.task, run.v, theta), theta=theta, total=run.total + value)
 
     def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""

@@ -132,7 +132,8 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
 
     def head_losses(self, heads: Params, z: Tensor, y: Tensor) -> Tensor:
         """-log p(y | z, head) averaged over the K heads: z [C, N, f], y [C, N] -> [C, N]."""
-        weight, bias = heads[f"{self.task.head}.weight"], heads[f"{self.task.head}.bias"]  # [C, K, o, f], [C, K, o]
+        weight = heads[f"{self.task.head}.weight"]  # [C, K, o, f]
+        bias = heads.get(f"{self.task.head}.bias", weight.new_zeros(weight.shape[:3]))
         C, K, o, _ = weight.shape
         out = torch.baddbmm(bias.flatten(1).unsqueeze(1), z, weight.flatten(1, 2).transpose(1, 2))
         logits = two_classes(out.view(C, -1, K, o))  # [C, N, K, classes]
