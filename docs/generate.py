@@ -17,9 +17,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-import fedprior.methods  # noqa: F401 - registers every method
+from fedprior.experiment.catalogue import REFERENCE, catalogue
 from fedprior.local import Train
 from fedprior.protocol import METHODS
+from fedprior.report.tables import size
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- (\w+):?([\w-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -51,11 +52,13 @@ def _range(kind: Any, info: FieldInfo | None) -> str:
 
 def index() -> str:
     """All methods, grouped."""
-    lines = ["| group | method | name | what is personal | paper |", "|---|---|---|---|---|"]
-    for about in sorted((m.about for m in METHODS.values()), key=lambda a: (a.group, a.year, a.name)):
-        link = f"[{about.title}]({about.name}.md)"
-        lines.append(f"| {about.group} | {link} | `{about.name}` | {about.personal} | {about.paper}, {about.year} |")
-    return "\n".join(lines)
+    lines = ["| group | method | name | what is personal | up | down | paper |", "|---|---|---|---|---|---|---|"]
+    for e in catalogue():
+        link, sent = f"[{e['title']}]({e['name']}.md)", f"{size(e['bytes_up'])} | {size(e['bytes_down'])}"
+        lines.append(
+            f"| {e['group']} | {link} | `{e['name']}` | {e['personal']} | {sent} | {e['paper']}, {e['year']} |"
+        )
+    return "\n".join([*lines, "", f"Up and down: bytes of one client's messages per round for {REFERENCE}."])
 
 
 def fill(page: str) -> str:

@@ -184,11 +184,11 @@ def resume(
 @app.command("methods")
 def list_methods(as_json: Json = False) -> None:
     """List the methods."""
-    from fedprior.protocol import METHODS
+    from fedprior.experiment.catalogue import catalogue
     from fedprior.report import tables
 
     if as_json:
-        print(json.dumps([METHODS[name].about._asdict() for name in sorted(METHODS)], indent=2))
+        print(json.dumps(catalogue(), indent=2))
     else:
         Console().print(tables.methods())
 

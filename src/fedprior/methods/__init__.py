@@ -9,7 +9,8 @@ from typing import Any
 
 from fedprior.local import AUTO, Train
 from fedprior.options import call
-from fedprior.protocol import METHODS, UNBOUND, Method
+from fedprior.protocol import METHODS as METHODS
+from fedprior.protocol import UNBOUND, Method
 from fedprior.wrappers import WRAPPERS
 
 for _module in pkgutil.iter_modules(__path__):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedprior.data.federation import SPLITS, Federation
 from fedprior.experiment import Result
-from fedprior.protocol import METHODS
+from fedprior.experiment.catalogue import REFERENCE, catalogue
 
 SHOWN = 30
 """Clients in a table before it is cut; files always hold all."""
@@ -160,11 +160,19 @@ def _extras(result: Result, rounds: int) -> list[str]:
 
 def methods() -> Table:
     """All methods, grouped."""
-    table = _table("Methods")
-    for heading in ("group", "name", "method", "year", "personal", "paper"):
-        table.add_column(heading)
-    for about in sorted((m.about for m in METHODS.values()), key=lambda a: (a.group, a.year, a.name)):
-        table.add_row(about.group, about.name, about.title, str(about.year), about.personal, about.paper)
+    table = _table("Methods", f"up, down: bytes of one client's messages per round for {REFERENCE}")
+    for heading in ("group", "name", "method", "year", "personal", "up", "down", "paper"):
+        table.add_column(heading, justify="right" if heading in ("up", "down") else "left", no_wrap=heading == "name")
+    group = ""
+    for entry in catalogue():
+        if entry["group"] != group:
+            table.add_section()
+        shown = entry["group"] if entry["group"] != group else ""
+        group = entry["group"]
+        sent = size(entry["bytes_up"]), size(entry["bytes_down"])
+        table.add_row(
+            shown, entry["name"], entry["title"], str(entry["year"]), entry["personal"], *sent, entry["paper"]
+        )
     return table
 
 
