@@ -190,7 +190,7 @@ def list_methods(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(catalogue(), indent=2))
     else:
-        Console().print(tables.methods())
+        (Console() if sys.stdout.isatty() else Console(width=120)).print(tables.methods())
 
 
 @data_app.command("list")

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedprior.data.federation import from_arrays
 from fedprior.engine import Engine
+from fedprior.engine.memory import single_thread
 from fedprior.local import Train
 from fedprior.methods import build
 from fedprior.models import build as build_model
@@ -24,7 +25,7 @@ def catalogue() -> list[dict[str, Any]]:
     task = Task(build_model("mlp", {}, data.shape, data.classes), data.classes)
     entries = []
     for name, cls in METHODS.items():
-        with Engine(build(name).bind(task, Train()), data, 0) as engine:
+        with single_thread(), Engine(build(name).bind(task, Train()), data, 0) as engine:
             up, down = engine.message_bytes()
         entries.append({**cls.about._asdict(), "bytes_up": up, "bytes_down": down})
     return sorted(entries, key=lambda e: (GROUPS.index(e["group"]), e["year"], e["name"]))

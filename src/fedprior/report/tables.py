@@ -159,20 +159,21 @@ def _extras(result: Result, rounds: int) -> list[str]:
 
 
 def methods() -> Table:
-    """All methods, grouped."""
+    """All methods, grouped; papers in full are in the JSON and the documentation."""
     table = _table("Methods", f"up, down: bytes of one client's messages per round for {REFERENCE}")
-    for heading in ("group", "name", "method", "year", "personal", "up", "down", "paper"):
-        table.add_column(heading, justify="right" if heading in ("up", "down") else "left", no_wrap=heading == "name")
+    for heading in ("group", "name", "method", "venue", "up", "down", "personal"):
+        table.add_column(
+            heading, justify="right" if heading in ("up", "down") else "left", no_wrap=heading != "personal"
+        )
     group = ""
     for entry in catalogue():
-        if entry["group"] != group:
+        shown = "" if entry["group"] == group else entry["group"]
+        if shown:
             table.add_section()
-        shown = entry["group"] if entry["group"] != group else ""
         group = entry["group"]
+        venue = f"{entry['paper'].rpartition(', ')[2]} {entry['year']}" if ", " in entry["paper"] else ""
         sent = size(entry["bytes_up"]), size(entry["bytes_down"])
-        table.add_row(
-            shown, entry["name"], entry["title"], str(entry["year"]), entry["personal"], *sent, entry["paper"]
-        )
+        table.add_row(shown, entry["name"], entry["title"], venue, *sent, entry["personal"])
     return table
 
 

@@ -1,0 +1,151 @@
+"""The simplex: projection and quadratic programme against closed forms, their optimality conditions and SciPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from fedprior.bayes.simplex import minimise_quadratic, project
+
+Array = NDArray[np.float64]
+
+
+def solver(P: Array, q: Array) -> Array:
+    """SciPy's argmin over the simplex of a'Pa - 2 q'a."""
+    n = len(P)
+    found = minimize(
+        lambda a: a @ P @ a - 2 * q @ a,
+        np.full(n, 1 / n),
+        jac=lambda a: 2 * P @ a - 2 * q,
+        method="SLSQP",
+        bounds=[(0, 1)] * n,
+        constraints=[{"type": "eq", "fun": lambda a: a.sum() - 1, "jac": lambda a: np.ones(n)}],
+        options={"ftol": 1e-16, "maxiter": 1000},
+    )
+    best: Array = found.x
+    return best
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_projection_by_hand() -> None:
+    """max(v - τ, 0) with sum one.
+
+    (0.2, 0.3): both stay, τ = (0.5 - 1)/2 = -0.25, so (0.45, 0.55). (2, 0.5, -1): only the first stays, since with two
+    τ = 0.75 > 0.5; τ = 1, so (1, 0, 0). (0.9, 0.6, 0): the first two stay, τ = 0.25, so (0.65, 0.35, 0).
+    """
+    for v, expected in (
+        (tensor(0.2, 0.3), tensor(0.45, 0.55)),
+        (tensor(2.0, 0.5, -1.0), tensor(1.0, 0.0, 0.0)),
+        (tensor(0.9, 0.6, 0.0), tensor(0.65, 0.35, 0.0)),
+        (tensor(-7.0), tensor(1.0)),
+        (tensor(3.0, 3.0), tensor(0.5, 0.5)),
+    ):
+        assert torch.allclose(project(v), expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_projection_is_the_nearest_point(n: int, scale: float) -> None:
+    """Nearest is a'a - 2 v'a at its least, which SciPy minimises (P = I, q = v)."""
+    rng = np.random.default_rng(n)
+    for _ in range(5):
+        v = scale * rng.normal(size=n)
+        ours = project(torch.from_numpy(v)).numpy()
+        assert ours.min() >= 0
+        assert ours.sum() == pytest.approx(1, abs=1e-12)
+        best = solver(np.eye(n), v)
+        assert ((ours - v) ** 2).sum() <= ((best - v) ** 2).sum() * (1 + 1e-12) + 1e-12
+        np.testing.assert_allclose(ours, best, atol=1e-6)
+
+
+def test_projection_knows_its_symmetries() -> None:
+    """A point of the simplex stays; adding a constant changes nothing; a permutation is carried through."""
+    v = torch.randn(9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    a, order = project(v), torch.randperm(9, generator=torch.Generator().manual_seed(2))
+    assert torch.allclose(project(a), a, rtol=0, atol=1e-15)
+    assert torch.allclose(project(v + 12.5), a, rtol=0, atol=1e-12)
+    assert torch.allclose(project(v[order]), a[order], rtol=0, atol=1e-15)
+
+
+def problems(n: int, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng((n, seed))
+    full, thin, gap = rng.normal(size=(n, n)), rng.normal(size=(n, max(1, n // 2))), rng.normal(size=(n, 6))
+    gap -= gap[0]
+    spread = rng.uniform(0.5, 2, n)
+    return {
+        "full": full @ full.T,
+        "singular": thin @ thin.T,
+        "rank one": np.outer(full[0], full[0]),
+        "diagonal": np.diag(spread),
+        "heads": np.diag(spread) + gap @ gap.T,  # FedPAC's, with much, some and little variance
+        "heads, 1e-2": np.diag(1e-2 * spread) + gap @ gap.T,
+        "heads, 1e-4": np.diag(1e-4 * spread) + gap @ gap.T,
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 20, 50])
+@pytest.mark.parametrize("kind", list(problems(2, 0)))
+def test_quadratic_programme_against_scipy(n: int, kind: str) -> None:
+    """On the simplex, and no worse than SciPy's solution: a'Pa exceeds it by less than a millionth.
+
+    Where P is singular there may be many solutions, so values are compared; scale is that of P.
+    """
+    for seed in range(3):
+        P = problems(n, seed)[kind]
+        scale = np.trace(P) / n
+        a, best = minimise_quadratic(torch.from_numpy(P)).numpy(), solver(P / scale, np.zeros(n))
+        assert a.min() >= 0
+        assert a.sum() == pytest.approx(1, abs=1e-12)
+        assert a @ P @ a <= best @ P @ best * (1 + 1e-6) + 1e-9 * scale
+
+
+@pytest.mark.parametrize("n", [2, 8, 20])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "heads"])
+def test_quadratic_programme_is_stationary(n: int, kind: str) -> None:
+    """At the minimum the slopes 2Pa are equal where a > 0 and no smaller elsewhere: Σ a_i (s_i - min s) = 0."""
+    for seed in range(3):
+        P = problems(n, seed)[kind]
+        a = minimise_quadratic(torch.from_numpy(P)).numpy()
+        slope = 2 * P @ a
+        assert a @ (slope - slope.min()) < 1e-4 * (a @ slope)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 3.0, 99.0, 500.0, 999.0])
+def test_diagonal_closed_form(ratio: float) -> None:
+    """Of diag(p): a_i ∝ 1/p_i, for a'Pa has slopes 2 p_i a_i. So diag(1, r) gives (r, 1)/(r + 1)."""
+    a = minimise_quadratic(torch.diag(tensor(1.0, ratio)))
+    assert torch.allclose(a, tensor(ratio, 1.0) / (ratio + 1), rtol=0, atol=1e-6)
+
+
+def test_three_by_three_closed_form() -> None:
+    """Interior minimum a ∝ P⁻¹1: of [[1,0,0],[0,2,1],[0,1,2]], P⁻¹1 = (1, 1/3, 1/3), so a = (0.6, 0.2, 0.2)."""
+    P = torch.tensor([[1.0, 0, 0], [0, 2, 1], [0, 1, 2]], dtype=torch.float64)
+    assert torch.allclose(minimise_quadratic(P), tensor(0.6, 0.2, 0.2), rtol=0, atol=1e-8)
+
+
+def test_the_scale_of_the_matrix_does_not_matter() -> None:
+    P = torch.from_numpy(problems(8, 0)["heads"])
+    for scale in (1e-8, 1e8):
+        assert torch.allclose(minimise_quadratic(scale * P), minimise_quadratic(P), rtol=0, atol=1e-6)
+
+
+def test_degenerate_matrices() -> None:
+    """Nothing to choose by: equal weights. Negative curvature, from rounding, counts as none."""
+    assert torch.equal(minimise_quadratic(torch.zeros(4, 4, dtype=torch.float64)), torch.full((4,), 0.25).double())
+    assert torch.equal(minimise_quadratic(torch.zeros(1, 1, dtype=torch.float64)), tensor(1.0))
+    indefinite = torch.diag(tensor(1.0, -1e-3))
+    assert torch.allclose(minimise_quadratic(indefinite), tensor(0.0, 1.0), rtol=0, atol=1e-5)
+
+
+def test_the_antisymmetric_part_has_no_effect() -> None:
+    """a'Pa = a'(P + P')a/2."""
+    P = torch.from_numpy(problems(5, 1)["full"])
+    skew = torch.triu(torch.ones(5, 5, dtype=torch.float64), 1)
+    assert torch.allclose(minimise_quadratic(P + skew - skew.T), minimise_quadratic(P), rtol=0, atol=1e-9)
