@@ -81,6 +81,8 @@ def value_and_grad(
     names = [k for k in w if k not in skip]
     leaves = {k: v if k in skip else v.detach().requires_grad_() for k, v in w.items()}
     value = objective(leaves, fixed, batch)
+    if not names:
+        return value.detach(), {}
     grads = torch.autograd.grad(value.sum(), [leaves[k] for k in names], allow_unused=True)
     return value.detach(), {k: g for k, g in zip(names, grads, strict=True) if g is not None}
 

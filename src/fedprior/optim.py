@@ -70,6 +70,8 @@ class SGD(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState) -> None:
         """One step in place."""
+        if not grads:
+            return
         weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
         torch._fused_sgd_(
             weights,
@@ -102,6 +104,8 @@ class Adam(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState) -> None:
         """One step in place."""
+        if not grads:
+            return
         weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
         steps = state.steps.add_(1)[0].float()  # the clients of a stack start together, so they share the count
         torch._fused_adam_(

@@ -25,26 +25,25 @@ from fedprior.tree import Params
 
 Estimate = Literal["fisher", "ggn"]
 BATCH = 128
+GRADIENT_SCALARS = 50_000_000  # of all the examples' own gradients that may be in memory at once
 
 
 def diagonal(task: Task, w: Params, data: ClientData, estimate: Estimate = "fisher") -> Params:
     """h of each client at its weights over all its training examples, in evaluation mode: [C, ...] per parameter."""
     module = copy.deepcopy(task.module).eval()
     parameters = task.parameters(w)
+    batch = max(1, min(BATCH, GRADIENT_SCALARS // task.size))
     clients = []
     for c in range(len(data)):
         own = {k: v[c].detach() for k, v in w.items()}
         x, y = data.client(c)
         total = {k: torch.zeros_like(own[k]) for k in parameters}
-        for xs, ys in zip(x.tensor_split(_cuts(x)), y.tensor_split(_cuts(x)), strict=True):
+        cuts = list(range(batch, len(x), batch))
+        for xs, ys in zip(x.tensor_split(cuts), y.tensor_split(cuts), strict=True):
             for k, h in _squared_gradients(module, own, parameters, xs, ys, estimate).items():
                 total[k] += h
         clients.append(total)
     return {k: torch.stack([total[k] for total in clients]) for k in parameters}
-
-
-def _cuts(x: Tensor) -> list[int]:
-    return list(range(BATCH, len(x), BATCH))
 
 
 def _squared_gradients(
@@ -53,9 +52,17 @@ def _squared_gradients(
     """Σ_s (∂l_s/∂w)² over a batch, per parameter."""
     layers: dict[str, nn.Module] = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
     covered = {f"{n}.{p}" for n, m in layers.items() for p, _ in m.named_parameters(recurse=False)}
-    if covered != set(parameters) or any(m.groups > 1 for m in layers.values() if isinstance(m, nn.Conv2d)):
-        return _by_vmap(module, w, parameters, x, y, estimate)
-    return _by_layers(module, layers, w, x, y, estimate)
+    if covered == set(parameters) and all(_closed_form(m) for m in layers.values()):
+        found = _by_layers(module, layers, w, x, y, estimate)
+        if found is not None:
+            return found
+    return _by_vmap(module, w, parameters, x, y, estimate)
+
+
+def _closed_form(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return True
 
 
 def _targets(log_p: Tensor, y: Tensor, estimate: Estimate) -> list[tuple[Tensor, Tensor]]:
@@ -67,13 +74,16 @@ def _targets(log_p: Tensor, y: Tensor, estimate: Estimate) -> list[tuple[Tensor,
 
 def _by_layers(
     module: nn.Module, layers: dict[str, nn.Module], w: Params, x: Tensor, y: Tensor, estimate: Estimate
-) -> Params:
+) -> Params | None:
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
+    calls: list[tuple[str, int]] = []
 
     def watch(name: str) -> object:
-        def hook(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> None:
+        def hook(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> Tensor:
+            calls.append((name, given[0].dim()))
             inputs[name], outputs[name] = given[0].detach(), made
+            return made.clone()  # an activation may work in place
 
         return layers[name].register_forward_hook(hook)
 
@@ -82,12 +92,15 @@ def _by_layers(
         with torch.enable_grad():
             needing = {k: v.clone().requires_grad_(v.is_floating_point()) for k, v in w.items()}
             log_p = F.log_softmax(two_classes(functional_call(module, needing, (x,))), dim=-1)
+            targets = _targets(log_p, y, estimate)
     finally:
         for handle in handles:
             handle.remove()  # type: ignore[attr-defined]
+    if len(calls) > len(outputs) or any(isinstance(layers[n], nn.Linear) and dim != 2 for n, dim in calls):
+        return None  # a layer used twice, or on sequences
     total: Params = {}
-    for value, weight in _targets(log_p, y, estimate):
-        grads = torch.autograd.grad(value.sum(), list(outputs.values()), retain_graph=True)
+    for value, weight in targets:
+        grads = torch.autograd.grad(value, list(outputs.values()), torch.ones_like(value), retain_graph=True)
         for name, g in zip(outputs, grads, strict=True):
             for suffix, h in _layer(layers[name], inputs[name], g, weight).items():
                 key = f"{name}.{suffix}"

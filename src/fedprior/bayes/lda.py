@@ -6,6 +6,7 @@ Shapes: features Z [C, N, d] with labels y [C, N] and a mask of real rows [C, N]
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,11 +46,6 @@ def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
     scale = covariance.diagonal(dim1=1, dim2=2).sum(1) / d
     eye = torch.eye(d, dtype=covariance.dtype)
     return (1 - shrinkage) * covariance + shrinkage * scale[:, None, None] * eye
-
-
-def class_counts(sample: Sample, classes: int) -> Tensor:
-    """How many real rows of each class, [C, K] float64."""
-    return (F.one_hot(sample.y, classes) * sample.real.unsqueeze(-1)).sum(1).double()
 
 
 def statistics(sample: Sample, prior: Statistics, ridge: float, least: int = 1) -> Statistics:
@@ -121,7 +117,7 @@ def minimise(objective: Callable[[Tensor], Tensor], clients: int, tolerance: flo
         look(torch.full((clients,), step / 10, dtype=torch.float64))
     low, high = (best - 0.1).clamp(min=0), (best + 0.1).clamp(max=1)
     golden = (5**0.5 - 1) / 2
-    while float((high - low).max()) > tolerance:
+    for _ in range(math.ceil(math.log(tolerance / 0.2) / math.log(golden))):  # the same number for every client
         left, right = high - golden * (high - low), low + golden * (high - low)
         smaller = look(left) < look(right)
         low, high = torch.where(smaller, low, left), torch.where(smaller, right, high)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprior import __version__
+from fedprior import __version__, tree
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod, Engine, Predictions
 from fedprior.engine.memory import single_thread
@@ -84,6 +84,7 @@ def _round(engine: Engine, settings: Settings, journal: Journal, number: int) ->
             "bytes_up": up * len(cohort.reporters),
             "bytes_down": down * len(cohort.trainers),
             "logs": {name: _mean(values) for name, values in logs.items()},
+            "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
             "seconds": time.perf_counter() - began,
         }
     )

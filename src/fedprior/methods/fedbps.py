@@ -10,7 +10,8 @@ Luo & Kuruoglu, arXiv 2402.16091 (2024): Algorithm 1, Eqs. 2-5. No code was publ
 Readings of the paper: σ is the inverse of the Hessian (Alg. 1 returns the Hessian itself, which would keep the surest
 weights personal and does no better than Local); the between-client term has its square, as in Eq. 5 (without it, it
 sums to zero); exactly round(p d) elements are chosen, ties by index. Mixing happens at the client: the message is w and
-the mask as bits. It holds all of w, since a client that joins needs it. `score="random"` is the control that any claim
+the mask as bits. It holds all of w, since a client that joins needs it. A client that is not sampled mixes when it is
+next contacted, with the mask of that time. `score="random"` is the control that any claim
 about the mask has to beat.
 """
 
@@ -41,6 +42,7 @@ class Server(NamedTuple):
     seed: Tensor  # [] int64
     turnover: Tensor  # [] share of parameters whose status changed
     ties: Tensor  # [] share of parameters that have the score of the last one chosen
+    between: Tensor  # [] median of the clients' disagreement (w_i - w)²
 
 
 class Down(NamedTuple):
@@ -121,10 +123,13 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
             key = Key(int(server.seed)).fold("mask", int(server.round))
             return torch.rand(_flat(self.task.parameters(w)).shape, generator=key.generator(), dtype=torch.float64)
         within = _flat(tree.average(tree.map(Tensor.double, ups.v), ups.n))
-        names = self.task.parameters(w)
-        gaps = {k: (ups.w[k].double() - w[k].double()).square() for k in names}
-        between = _flat(tree.average(gaps, ups.n))
+        between = self.disagreement(ups, w)
         return {"total": within + between, "within": within, "between": between}[self.score]
+
+    def disagreement(self, ups: Up, w: Params) -> Tensor:
+        """Σ π_i (w_i - w)², [d] float64."""
+        gaps = {k: (ups.w[k].double() - w[k].double()).square() for k in self.task.parameters(w)}
+        return _flat(tree.average(gaps, ups.n))
 
     def choose(self, scores: Tensor) -> Tensor:
         """The mask [d]: exactly round(p d) parameters with the largest scores, ties by index."""
@@ -140,7 +145,7 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         d = sum(v.numel() for v in self.task.parameters(w).values())
         zero = torch.zeros((), dtype=torch.float64)
         seed = torch.tensor(key.fold("fedbps").word >> 1)
-        return Server(w, pack_bits(torch.zeros(d, dtype=torch.bool)), torch.tensor(0), seed, zero, zero)
+        return Server(w, pack_bits(torch.zeros(d, dtype=torch.bool)), torch.tensor(0), seed, zero, zero, zero)
 
     def broadcast(self, server: Server, ids: Tensor) -> Down:
         """The mean and the mask, to everyone."""
@@ -174,7 +179,8 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
             (scores == last).double().mean() if mask.any() and not mask.all() else torch.zeros((), dtype=torch.float64)
         )
         turnover = (mask != before).double().mean()
-        return Server(w, pack_bits(mask), server.round + 1, server.seed, turnover, ties)
+        between = self.disagreement(ups, w).median()
+        return Server(w, pack_bits(mask), server.round + 1, server.seed, turnover, ties, between)
 
     def personalise(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> Weights:
         """The client's weights, mixed by the newest mask: Algorithm 1's output."""

@@ -8,7 +8,7 @@ Xu, Tong & Huang, ICLR 2023, Algorithm 1, Eqs. 5-9.
                 a = argmin over the simplex of a'Pa,  P_jk = V_j [j = k] + Σ_c (h_ic - h_jc)·(h_ic - h_kc)
 
 MSE is the mean over examples and features; it starts in the second round, when global means exist. Weights below 1e-3
-are dropped. The quadratic programme is solved by projected gradient with an exact projection on the simplex.
+are dropped. The quadratic programme is solved exactly, by non-negative least squares.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
         """β of each client for means and covariance, [C, 2]; 0 where the data are too few to be split  (Eq. 6)."""
         if self.beta in ("local", "global"):
             value = torch.full((len(sample.y), 2), float(self.beta == "local"), dtype=torch.float64)
-            return value.masked_fill((sample.real.sum(1) < 2)[:, None], 0.0)
+            examples = torch.tensor([g[real].unique().numel() for g, real in zip(group, sample.real, strict=True)])
+            return value.masked_fill((examples < 2)[:, None], 0.0)
         folds = adapt.deal(sample, group, self.task.classes, self.folds, keys.fold("folds"))
         loss = adapt.validation_loss(sample, folds, self.folds, prior, log_prior, self.ridge, self.shrinkage)
         return adapt.best_beta(loss, len(sample.y), separate=self.beta == "double") * folds.usable.any(1, keepdim=True)
@@ -133,7 +134,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
         """Train φ against the frozen head; returns φ, the features seen on the way [C, copies, N+1, d], the loss."""
         optimizer, buffers, budget = self.train.make(), self.task.buffers, self.train.budget(self.task)
         n, d = max(data.size), self.task.features_width
-        epochs = -(-budget.length(n) // max(1, budget.per_epoch(n)))
+        epochs = max(-(-budget.length(m) // max(1, budget.per_epoch(m))) for m in data.size)
         copies = max(1, epochs) if self.feature_cache == "all_epochs" else 1
         per_epoch = torch.tensor([max(1, budget.per_epoch(m)) for m in data.size])
         fixed = {"weight": head[0].to(self.task.dtype), "bias": head[1].to(self.task.dtype), "per_epoch": per_epoch}
