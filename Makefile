@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= runs/demo
+SHOWN := local,fedavg,fedavg_ft,fedprox,fedmap,pfedvem,pfedfda,fedbps,pfedbred
 
 .PHONY: demo test lint check bench docs clean
 
@@ -16,8 +17,10 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 
 demo: $(BIN)/.installed
 	rm -rf $(OUT)
-	$(BIN)/fedprior compare --methods local,fedavg,fedavg_ft,fedprox,fedmap --data synthetic data.skew=label \
-		--rounds 60 --workers 2 --seed 0 --out $(OUT)
+	$(BIN)/fedprior compare --methods $(SHOWN) --data synthetic data.skew=label \
+		--rounds 40 --workers 2 --seed 0 --out $(OUT)/label-skew
+	$(BIN)/fedprior compare --methods $(SHOWN) --data digits data.partition=labels data.labels=3 data.clients=20 \
+		--rounds 40 --workers 2 --seed 0 --out $(OUT)/digits
 
 test: $(BIN)/.installed
 	$(BIN)/python -m pytest -n 2
