@@ -81,10 +81,20 @@ def _finish(results: dict[str, Any], folder: Path, *, quiet: bool, as_json: bool
     console = Console() if sys.stdout.isatty() else Console(width=120)
     if len(results) > 1:
         console.print(tables.comparison(results, wide=console.width >= 110))
-    federated = [r for r in results.values() if len(results) == 1 or r.method.about.group == "Bayesian prior"]
-    for result in federated:
-        console.print(tables.clients(result))
+        console.print()
+    for table in _details(results, console.width):
+        console.print(table)
+        console.print()
     console.print(f"results: {folder}", highlight=False)
+
+
+def _details(results: dict[str, Any], width: int) -> list[Any]:
+    """Client by client, as far as it fits on the screen."""
+    from fedprior.report import tables
+
+    if len(results) == 1:
+        return [tables.clients(next(iter(results.values())))]
+    return [tables.by_client(results)] if 20 + 11 * len(results) <= width else []
 
 
 @app.command()
