@@ -2,7 +2,8 @@
 
     python papers/fedmap/synthetic.py --seeds 3 --rounds 100 --workers 2 --out papers/fedmap/results
 
-About half an hour on two cores; cells that the JSON file in `--out` has already are not run again. Balanced test accuracy after the last round; nothing is selected on test data. Every
+About half an hour on two cores; cells that the JSON file in `--out` has already are not run again. Balanced test
+accuracy after the last round; nothing is selected on test data. Every
 method of a seed sees the same data, the same initial weights and the same number of local epochs. The paper's columns
 are averages of its rows; it reports validation accuracy, its budget and its prior variance are not stated.
 """

@@ -127,9 +127,7 @@ def test_two_rounds_of_joint_training_against_plain_loops(name: str, shared: set
         own, down = keys(data, "round", t), tree.expand(method.broadcast(server, torch.arange(len(data))), len(data))
         client, up, _ = method.local_update(client, down, data.train, own)
         server = method.aggregate(server, up, torch.arange(len(data)))
-        models = [
-            sgd(method, TRAIN, {**w, **common}, HEAD | BASE, data.train, c, own) for c, w in enumerate(models)
-        ]
+        models = [sgd(method, TRAIN, {**w, **common}, HEAD | BASE, data.train, c, own) for c, w in enumerate(models)]
         common = {
             k: torch.stack([n / total * w[k] for n, w in zip(data.train.size, models, strict=True)]).sum(0)
             for k in sorted(shared)

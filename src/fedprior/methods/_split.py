@@ -68,19 +68,22 @@ class Split(Method[Shared, Client, Shared, Up, Weights]):
         return {k: v for k, v in w.items() if self.shares(k) == shared}
 
     def train_part(self, w: Params, train: Train, data: ClientData, keys: Keys, *, head: bool) -> tuple[Params, Tensor]:
-        """Train the head with the base frozen, or the base with the head frozen."""
+        """Train the head with the base frozen, or the base with the head frozen.
+
+        A frozen base runs in evaluation mode: its running statistics are frozen too.
+        """
         base, top = self.task.split(w)
         free, frozen = (top, base) if head else (base, top)
-        trained, loss = descend(self.task, train, self.part_objective, free, frozen, data, keys)
+
+        def objective(free: Params, frozen: Params, batch: Batch) -> Tensor:
+            return self.task.nll({**frozen, **free}, batch, train=not head)
+
+        trained, loss = descend(self.task, train, objective, free, frozen, data, keys)
         return _sorted({**frozen, **trained}), loss
 
     def objective(self, w: Params, nothing: Params, batch: Batch) -> Tensor:
         """F_k of the whole network, [C]."""
         return self.task.nll(w, batch)
-
-    def part_objective(self, free: Params, frozen: Params, batch: Batch) -> Tensor:
-        """F_k as a function of one part, [C]."""
-        return self.task.nll({**frozen, **free}, batch)
 
     def init_server(self, key: Key, clients: int = 1) -> Shared:
         """The shared part of the common initial weights."""

@@ -99,8 +99,8 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         return counts, sums / per.unsqueeze(2), squares / per
 
     def head_objective(self, head: Params, base: Params, batch: Batch) -> Tensor:
-        """CE as a function of the head."""
-        return self.task.nll({**base, **head}, batch)
+        """CE as a function of the head; the frozen base runs in evaluation mode."""
+        return self.task.nll({**base, **head}, batch, train=False)
 
     def base_objective(self, base: Params, fixed: dict[str, Params], batch: Batch) -> Tensor:
         """CE + λ · MSE(z, global mean of its class), [C]."""

@@ -97,9 +97,11 @@ class Scaffold(Method[Server, Client, Down, Up, Weights]):
         y, loss = descend(self.task, self.train, self.objective, down.x, drift, data, keys, plain)
         budget = self.train.budget(self.task)
         scale = torch.tensor([1 / (max(1, budget.length(n)) * plain.lr) for n in data.size], dtype=self.task.dtype)
+        trained = torch.tensor([budget.length(n) > 0 for n in data.size])  # without steps there is nothing to learn
         moved = {k: down.x[k] - y[k] for k in drift}
         steps = {k: m * scale.view(-1, *[1] * (m.dim() - 1)) for k, m in moved.items()}
-        new = tree.map(lambda own, d, s: own - (d + own) + s, client.c, drift, steps)  # c_k - c + (x - y)/(K η)
+        new = tree.map(lambda own, d, s: s - d, client.c, drift, steps)  # c_k - c + (x - y)/(K η), drift = c - c_k
+        new = _keep(trained, new, client.c)
         dx, dc = tree.map(torch.sub, y, down.x), tree.map(torch.sub, new, client.c)
         fine = torch.stack([torch.isfinite(v).flatten(1).all(1) for v in tree.leaves({"x": dx, "c": dc})]).all(0)
         dx, dc, c = (_keep(fine, part, other) for part, other in ((dx, None), (dc, None), (new, client.c)))
