@@ -52,10 +52,10 @@ class FedAMP(Method[Server, Weights, Weights, Weights, Weights]):
     attention: Annotated[Literal["distance", "cosine"], Field(description="FedAMP's weights, or HeurFedAMP's")] = (
         "distance"
     )
-    strength: Annotated[float, Field(ge=0, description="λ, pull to the client's cloud model u_i")] = 1.0
+    strength: Annotated[float, Field(ge=0, description="λ; a client is pulled to its u_i with strength λ/α")] = 0.02
     alpha: Annotated[
         float, Field(gt=0, description="α, step of the server; the pull is λ/α, others weigh at most α/σ each")
-    ] = 0.1
+    ] = 0.02
     sigma: Annotated[float, Field(gt=0, description="σ, distance at which the attention fades (distance)")] = 1.0
     self_weight: Annotated[
         float,
