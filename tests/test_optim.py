@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedprior.optim import SGD, Adam, Optimizer
+from fedprior.optim import SGD, Adam, Optimizer, clipped
 from fedprior.tree import Params
 
 CLIENTS = 3
@@ -147,3 +147,15 @@ def test_states_hold_what_is_needed_and_no_more() -> None:
         assert {k: v.shape for k, v in state.second.items()} == second
         assert state.steps.tolist() == [0] * CLIENTS
         assert not any(v.any() for v in (*state.first.values(), *state.second.values()))
+
+
+def test_clipping_shortens_each_clients_gradient_over_all_tensors() -> None:
+    """Client 0 has gradient (3, 4), norm 5: clipped to 1 it is (0.6, 0.8). Client 1 has norm 0.5 and keeps it."""
+    grads = {"a": torch.tensor([[3.0], [0.3]]).double(), "b": torch.tensor([[4.0], [0.4]]).double()}
+    found = clipped(grads, 1.0)
+    assert torch.allclose(found["a"].flatten(), torch.tensor([0.6, 0.3]).double())
+    assert torch.allclose(found["b"].flatten(), torch.tensor([0.8, 0.4]).double())
+    w = {"a": torch.zeros(2, 1).double(), "b": torch.zeros(2, 1).double()}
+    optimizer = SGD(lr=1.0, clip=1.0)
+    optimizer.update(w, {k: g.clone() for k, g in grads.items()}, optimizer.init(w))
+    assert torch.allclose(w["a"].flatten(), torch.tensor([-0.6, -0.3]).double())

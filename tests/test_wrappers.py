@@ -9,7 +9,10 @@ from fedprior import tree
 from fedprior.errors import FedpriorError
 from fedprior.local import Train, descend
 from fedprior.methods import build
+from fedprior.methods._averaging import Up as AveragingUp
 from fedprior.protocol import Weights
+from fedprior.rng import Key
+from fedprior.wrappers import Optimised
 from support import bound, federation, keys, one_round, rounds, same
 
 
@@ -80,3 +83,54 @@ def test_wrappers_compose_and_describe_themselves() -> None:
 def test_what_does_not_qualify_says_why(name: str, part: str) -> None:
     with pytest.raises(FedpriorError, match=part):
         build(name)
+
+
+def changes(method_options: dict[str, object], rounds_of_change: list[float]) -> list[float]:
+    """The server's scalar weight after each round, when the inner method would move it by the given amounts."""
+    data = federation()
+    method = bound("fedavg+opt", data, opt=method_options)
+    assert isinstance(method, Optimised)
+    server = method.init_server(Key.from_seed(5), len(data))
+    start = {k: torch.zeros_like(v) for k, v in server.w.items()}
+    server = server._replace(w=start)
+    seen = []
+    for change in rounds_of_change:
+        moved = tree.map(lambda v, c=change: (v + c)[None], server.w)
+        server = method.aggregate(server, AveragingUp(moved, torch.ones(1)), torch.tensor([0]))
+        seen.append(float(server.w["head.bias"][0]))
+    return seen
+
+
+def test_server_momentum_by_hand() -> None:
+    """β₁ = ½, η = 1, changes 1, 1: m = 1, 1.5, so w = 1, 2.5."""
+    assert changes({"rule": "momentum", "beta1": 0.5}, [1.0, 1.0]) == pytest.approx([1.0, 2.5], abs=1e-12)
+
+
+def test_server_adam_by_hand() -> None:
+    """β₁ = ½, β₂ = ¾, τ = 1, changes 1, 1.
+
+    m = ½, ¾;  v = ¼, 7/16;  w = ½/(½+1) = 1/3, then + ¾/(√7/4+1).
+    """
+    expected = [1 / 3, 1 / 3 + 0.75 / (7**0.5 / 4 + 1)]
+    found = changes({"rule": "adam", "beta1": 0.5, "beta2": 0.75, "tau": 1.0}, [1.0, 1.0])
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_server_yogi_and_adagrad_by_hand() -> None:
+    """Changes 1, then ½, with β₁ = 0, τ = 1.
+
+    yogi, β₂ = ½: v = 0 - ½·1·sign(0-1) = ½; then ½ - ½·¼·sign(½-¼) = 3/8.  adagrad: v = 1, then 1¼.
+    """
+    yogi = [1 / (0.5**0.5 + 1), 1 / (0.5**0.5 + 1) + 0.5 / (0.375**0.5 + 1)]
+    assert changes({"rule": "yogi", "beta1": 0.0, "beta2": 0.5, "tau": 1.0}, [1.0, 0.5]) == pytest.approx(yogi)
+    adagrad = [0.5, 0.5 + 0.5 / (1.25**0.5 + 1)]
+    assert changes({"rule": "adagrad", "beta1": 0.0, "tau": 1.0}, [1.0, 0.5]) == pytest.approx(adagrad)
+
+
+def test_server_momentum_of_zero_changes_nothing() -> None:
+    data = federation()
+    plain, wrapped = bound("fedavg", data), bound("fedavg+opt", data, opt={"beta1": 0.0})
+    a, b = rounds(plain, data), rounds(wrapped, data)
+    for client in data.clients:
+        for name, value in a.models[client].items():
+            assert b.models[client][name] == pytest.approx(value, abs=1e-12)

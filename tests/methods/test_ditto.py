@@ -122,7 +122,9 @@ def test_only_clients_that_take_part_move_their_model() -> None:
     trace = rounds(ditto(data), data, 1, participation=HALF)
     start = ditto(data).task.init(Key.from_seed(5).fold("init"))
     still = [all((trace.models[c][f"w/{k}"] == v.numpy()).all() for k, v in start.items()) for c in data.clients]
-    new = [all((trace.models[c][f"w/{k}"] == trace.server[f"w/{k}"].numpy()).all() for k in start) for c in data.clients]
+    new = [
+        all((trace.models[c][f"w/{k}"] == trace.server[f"w/{k}"].numpy()).all() for k in start) for c in data.clients
+    ]
     assert sum(still) + sum(new) == 3  # who has not joined yet starts at the model that comes down
 
 

@@ -31,7 +31,7 @@ def pfedbayes(data: Any, train: Train = TRAIN, module: nn.Module | None = None, 
 
 def random_like(g: Gaussian, seed: int) -> Gaussian:
     gen = torch.Generator().manual_seed(seed)
-    return tree.map(lambda v: torch.randn(v.shape, generator=gen, dtype=v.dtype), g)
+    return tree.map(lambda v: 0.3 * torch.randn(v.shape, generator=gen, dtype=v.dtype), g)
 
 
 def torch_kl(q: Gaussian, p: Gaussian) -> Tensor:
@@ -106,7 +106,9 @@ def test_without_kl_the_global_distribution_never_moves(train: Train) -> None:
     assert same(Gaussian(up.mu, up.rho), tree.clone(down))
     assert not same(updated, tree.clone(client))
     moved = method.aggregate(server, up, torch.arange(len(data)))
-    assert all(torch.allclose(a, b, rtol=0, atol=1e-15) for a, b in zip(*map(tree.leaves, (moved, server)), strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=0, atol=1e-15) for a, b in zip(*map(tree.leaves, (moved, server)), strict=True)
+    )
 
 
 def test_one_step_against_torch_distributions() -> None:
@@ -133,7 +135,9 @@ def test_one_step_against_torch_distributions() -> None:
         for a, b in zip(tree.leaves(tree.index(updated, c)), tree.leaves(new), strict=True):
             assert torch.allclose(a, b, rtol=0, atol=1e-10)
         slopes = torch.autograd.grad(3.0 / n * torch_kl(new, prior), tree.leaves(prior))
-        for a, b, g in zip(tree.leaves(tree.index(Gaussian(up.mu, up.rho), c)), tree.leaves(prior), slopes, strict=True):
+        for a, b, g in zip(
+            tree.leaves(tree.index(Gaussian(up.mu, up.rho), c)), tree.leaves(prior), slopes, strict=True
+        ):
             assert torch.allclose(a, b - 0.1 * g, rtol=0, atol=1e-10)
         left = torch_kl(new, tree.index(Gaussian(up.mu, up.rho), c))
         assert float(logs["kl"][c]) == pytest.approx(float(left), rel=1e-9)
@@ -156,7 +160,9 @@ def test_the_prior_moves_towards_the_posterior(monkeypatch: pytest.MonkeyPatch) 
         assert ((updated.mu[k] < q.mu[k]) & (up.mu[k] > down.mu[k]) & (updated.mu[k] > up.mu[k])).all()
 
 
-@pytest.mark.parametrize("module", [None, nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))])
+@pytest.mark.parametrize(
+    "module", [None, nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))]
+)
 def test_the_uplink_has_two_numbers_per_weight(module: nn.Module | None) -> None:
     """2d floats and a count up, 2d down; running statistics are no weights and come on top."""
     data = federation(sizes=(30, 21))

@@ -14,6 +14,7 @@ from rich.table import Table
 import fedprior
 from fedprior.data.federation import Federation
 from fedprior.experiment import Result
+from fedprior.experiment.catalogue import catalogue
 from fedprior.local import Train
 from fedprior.methods.fedavg import FedAvg
 from fedprior.methods.fedmap import FedMAP
@@ -229,3 +230,26 @@ def test_federation(data: Federation) -> None:
     for c, client in enumerate(data.clients):
         assert found[client][:3] == [str(data.split(s).size[c]) for s in ("train", "validation", "test")]
         assert found[client][3:] == [f"{k}:{n}" for k, n in enumerate(data.label_counts()[c])]
+
+
+def test_by_client_shows_every_method_and_marks_sure_differences(results: dict[str, Result]) -> None:
+    """A column a method; a mark exactly where the interval of the gain leaves zero out."""
+    text = render(tables.by_client(results), 120)
+    found = rows(text)
+    for client in results["local"].federation.clients:
+        cells = found[client][1:]
+        assert len(cells) == len(results)
+        for cell, result in zip(cells, results.values(), strict=True):
+            row = result.clients.loc[client]
+            assert cell.rstrip("▲▼") == f"{100 * row['accuracy']:.1f}"
+            low, high = row.get("gain_low", 0.0), row.get("gain_high", 0.0)
+            assert cell.endswith("▲") == (low > 0)
+            assert cell.endswith("▼") == (high < 0)
+
+
+def test_catalogue_has_the_sizes_of_the_messages() -> None:
+    """FedAvg with 79,510 float32 weights: 318,040 bytes down, and a float64 count more up."""
+    entries = {e["name"]: e for e in catalogue()}
+    assert set(entries) == set(METHODS)
+    assert (entries["fedavg"]["bytes_down"], entries["fedavg"]["bytes_up"]) == (318_040, 318_048)
+    assert (entries["local"]["bytes_down"], entries["local"]["bytes_up"]) == (0, 0)
