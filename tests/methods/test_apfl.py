@@ -200,10 +200,7 @@ def test_weights_are_mixed_not_logits() -> None:
 
 
 def test_the_two_networks_have_momenta_of_their_own() -> None:
-    """With α = 1 and w already at rest on other data, v's momentum is v's: a second step from the same gradient.
-
-    Two steps with momentum m on a linear loss move by η g and η (1 + m) g; here against Local, whose run is the same.
-    """
+    """With α = 1 and v far from w, v's two steps are Local's from v: nothing of w's momentum is in them."""
     data = federation(sizes=(30, 21))
     train = replace(TRAIN, momentum=0.9, batch_size=100, epochs=2)
     method, local = apfl(data, train, alpha=1.0), bound("local", data, train)

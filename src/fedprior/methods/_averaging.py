@@ -1,4 +1,4 @@
-"""The skeleton of methods that differ from FedAvg in what a client minimises or does before it predicts."""
+"""Skeletons of methods whose server is FedAvg's, and of those that differ from it in the objective alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.local import descend
-from fedprior.protocol import Empty, Logs, Method, Weights
+from fedprior.protocol import C, Empty, Logs, Method, P, Weights
 from fedprior.rng import Key, Keys
 from fedprior.tree import Params
 
@@ -22,12 +22,8 @@ class Up(NamedTuple):
     n: Tensor  # [C] float64
 
 
-class Averaging(Method[Weights, Empty, Weights, Up, Weights]):
-    """w_t goes down, each client trains from it, the n-weighted mean of the results is w_{t+1}."""
-
-    @abstractmethod
-    def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
-        """What a client minimises, [C]."""
+class Averaged(Method[Weights, C, Weights, Up, P]):
+    """A server that holds one network, sends it to everyone and takes the n-weighted mean of what comes back."""
 
     def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""
@@ -36,6 +32,22 @@ class Averaging(Method[Weights, Empty, Weights, Up, Weights]):
     def broadcast(self, server: Weights, ids: Tensor) -> Weights:
         """The global model."""
         return server
+
+    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
+        """w ← Σ n_k w_k / Σ n_k."""
+        return Weights(tree.average(ups.w, ups.n))
+
+    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
+        """The global model."""
+        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
+
+
+class Averaging(Averaged[Empty, Weights]):
+    """w_t goes down, each client trains from it, the mean of the results is w_{t+1}. Clients keep nothing."""
+
+    @abstractmethod
+    def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
+        """What a client minimises, [C]."""
 
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Empty:
         """Clients keep nothing."""
@@ -46,14 +58,6 @@ class Averaging(Method[Weights, Empty, Weights, Up, Weights]):
         w, loss = descend(self.task, self.train, self.objective, down.w, down.w, data, keys)
         return client, Up(w, data.n), {"loss": loss}
 
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """w_{t+1} = Σ n_k w_k / Σ n_k."""
-        return Weights(tree.average(ups.w, ups.n))
-
     def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
         """The network's own distribution."""
         return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The global model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)

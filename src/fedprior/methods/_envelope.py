@@ -8,15 +8,19 @@ envelope, λ A (μ - θ). The personal model is the last θ. Every client trains
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.local import value_and_grad
 from fedprior.models.task import Task
+from fedprior.protocol import Method, Weights
+from fedprior.rng import Key, Keys
 from fedprior.tree import Params
 
 
@@ -44,6 +48,44 @@ class Run(NamedTuple):
     total: Tensor  # [C]
     shift: Tensor  # [C]
     batches: Tensor  # [C] int64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope(Method[Weights, Client, Weights, Up, Weights]):
+    """What both methods share: everything but how a mini-batch moves v and θ."""
+
+    strength: Annotated[float, Field(ge=0, description="λ, precision of the prior: the pull to its centre")] = 15.0
+    prox_lr: Annotated[float, Field(gt=0, description="α, step of the prox solver; α λ must stay below 2")] = 0.01
+    prox_steps: Annotated[int, Field(ge=1, description="K, steps of the prox solver per batch")] = 5
+    server_step: Annotated[float, Field(gt=0, description="β of the server's step; 2 is pFedBreD's AM")] = 1.0
+
+    def init_server(self, key: Key, clients: int = 1) -> Weights:
+        """Common initial weights."""
+        return Weights(self.task.init(key.fold("init")))
+
+    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
+        """w, to everyone."""
+        return server
+
+    def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
+        """θ = w_last = w."""
+        return Client(down.w, down.w)
+
+    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
+        """A step of size β to the mean."""
+        return Weights(mean_step(server.w, ups, self.server_step))
+
+    def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
+        """The last θ."""
+        return Weights(client.theta)
+
+    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
+        """The network's own distribution at the MAP estimate."""
+        return self.task.log_probs(personal.w, x)
+
+    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
+        """The shared model."""
+        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
 
 
 def gradient(task: Task, w: Params, batch: Batch) -> tuple[Tensor, Params]:

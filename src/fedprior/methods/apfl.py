@@ -21,9 +21,9 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.local import value_and_grad
-from fedprior.methods._averaging import Up
-from fedprior.protocol import About, Logs, Method, Weights, register
-from fedprior.rng import Key, Keys
+from fedprior.methods._averaging import Averaged, Up
+from fedprior.protocol import About, Logs, Weights, register
+from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
@@ -36,7 +36,7 @@ class Client(NamedTuple):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class APFL(Method[Weights, Client, Weights, Up, Weights]):
+class APFL(Averaged[Client, Weights]):
     """Adaptive mixture of a personal and a global network."""
 
     about = About(
@@ -88,14 +88,6 @@ class APFL(Method[Weights, Client, Weights, Up, Weights]):
             slope += value_and_grad(loss, {"a": alpha}, None, batch)[1]["a"]
         return (alpha - self.alpha_lr * slope / data.n.to(alpha.dtype)).clamp(0, 1)
 
-    def init_server(self, key: Key, clients: int = 1) -> Weights:
-        """Common initial weights."""
-        return Weights(self.task.init(key.fold("init")))
-
-    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
-        """The global model."""
-        return server
-
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
         """v = w."""
         return Client(down.w, torch.full((len(data),), self.alpha, dtype=self.task.dtype))
@@ -110,10 +102,6 @@ class APFL(Method[Weights, Client, Weights, Up, Weights]):
         steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
         return Client(done["v"], alpha), Up(done["w"], data.n), {"loss": done["total"] / steps, "alpha": alpha}
 
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """Σ n_k w_k / Σ n_k."""
-        return Weights(tree.average(ups.w, ups.n))
-
     def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """The mixture with the newest global model."""
         return Weights(self.mixture(client.v, down.w, client.alpha))
@@ -121,7 +109,3 @@ class APFL(Method[Weights, Client, Weights, Up, Weights]):
     def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
         """The network's own distribution."""
         return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The global model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)

@@ -17,15 +17,15 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.local import descend
-from fedprior.methods._averaging import Up
-from fedprior.protocol import About, Logs, Method, Weights, register
-from fedprior.rng import Key, Keys
+from fedprior.methods._averaging import Averaged, Up
+from fedprior.protocol import About, Logs, Weights, register
+from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ditto(Method[Weights, Weights, Weights, Up, Weights]):
+class Ditto(Averaged[Weights, Weights]):
     """A personal model beside the global one."""
 
     about = About(
@@ -52,14 +52,6 @@ class Ditto(Method[Weights, Weights, Weights, Up, Weights]):
         near = tree.sqdist(self.task.parameters(v), self.task.parameters(w_t))
         return self.task.nll(v, batch) + self.mu / 2 * near
 
-    def init_server(self, key: Key, clients: int = 1) -> Weights:
-        """Common initial weights."""
-        return Weights(self.task.init(key.fold("init")))
-
-    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
-        """The global model."""
-        return server
-
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """v = w."""
         return down
@@ -73,10 +65,6 @@ class Ditto(Method[Weights, Weights, Weights, Up, Weights]):
         )
         return Weights(v), Up(w, data.n), {"loss": loss, "personal_loss": personal_loss}
 
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """Σ n_k w_k / Σ n_k."""
-        return Weights(tree.average(ups.w, ups.n))
-
     def personalise(self, client: Weights, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """The client's own model."""
         return client
@@ -84,7 +72,3 @@ class Ditto(Method[Weights, Weights, Weights, Up, Weights]):
     def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
         """The network's own distribution."""
         return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The global model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)

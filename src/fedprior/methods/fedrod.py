@@ -19,9 +19,9 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.local import value_and_grad
-from fedprior.methods._averaging import Up
-from fedprior.protocol import About, Logs, Method, Weights, register
-from fedprior.rng import Key, Keys
+from fedprior.methods._averaging import Averaged, Up
+from fedprior.protocol import About, Logs, Weights, register
+from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
@@ -40,7 +40,7 @@ class Personal(NamedTuple):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedRoD(Method[Weights, Client, Weights, Up, Personal]):
+class FedRoD(Averaged[Client, Personal]):
     """Robust decoupling."""
 
     about = About(
@@ -83,14 +83,6 @@ class FedRoD(Method[Weights, Client, Weights, Up, Personal]):
         carry["total"].add_(value)
         return carry
 
-    def init_server(self, key: Key, clients: int = 1) -> Weights:
-        """Common initial weights."""
-        return Weights(self.task.init(key.fold("init")))
-
-    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
-        """Base and generic head."""
-        return server
-
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
         """The personal head starts at zero: at first the generic one decides alone."""
         return Client(tree.zeros_like(tree.clone(self.task.split(down.w)[1])))
@@ -109,10 +101,6 @@ class FedRoD(Method[Weights, Client, Weights, Up, Personal]):
         steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
         return Client(done["head"]), Up(done["w"], data.n), {"loss": done["total"] / steps}
 
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """Σ n_k w_k / Σ n_k."""
-        return Weights(tree.average(ups.w, ups.n))
-
     def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Personal:
         """The newest shared network with the client's head."""
         return Personal(down.w, client.head)
@@ -122,10 +110,6 @@ class FedRoD(Method[Weights, Client, Weights, Up, Personal]):
         """The sum of both heads."""
         z = self.task.features(personal.w, x)
         return (self.task.head_logits(personal.w, z) + self.task.head_logits(personal.head, z)).log_softmax(-1)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """Base and generic head."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
 
 
 def _mean(logits: Tensor, batch: Batch) -> Tensor:

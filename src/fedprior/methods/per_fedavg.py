@@ -21,13 +21,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.local import descend, value_and_grad
-from fedprior.methods._averaging import Up
+from fedprior.methods._averaging import Averaged, Up
 from fedprior.optim import SGD, OptState
-from fedprior.protocol import About, Empty, Logs, Method, Weights, register
-from fedprior.rng import Key, Keys
+from fedprior.protocol import About, Empty, Logs, Weights, register
+from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
@@ -44,7 +43,7 @@ class Meta(NamedTuple):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Method[Weights, Empty, Weights, Up, Weights]):
+class PerFedAvg(Averaged[Empty, Weights]):
     """Model-agnostic meta-learning."""
 
     about = About(
@@ -88,14 +87,6 @@ class PerFedAvg(Method[Weights, Empty, Weights, Up, Weights]):
         self.train.make().update(meta.x, {k: v.clone() for k, v in g.items()}, meta.state)
         return meta
 
-    def init_server(self, key: Key, clients: int = 1) -> Weights:
-        """Common initial weights."""
-        return Weights(self.task.init(key.fold("init")))
-
-    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
-        """The meta-model."""
-        return server
-
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Empty:
         """Clients keep nothing."""
         return Empty()
@@ -121,10 +112,6 @@ class PerFedAvg(Method[Weights, Empty, Weights, Up, Weights]):
         iterations = torch.tensor([max(1, budget.length(n) // batches) for n in data.size])
         return client, Up(done.x, data.n), {"loss": done.total / iterations}
 
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """Σ n_k x_k / Σ n_k (the original takes the plain mean of equal clients)."""
-        return Weights(tree.average(ups.w, ups.n))
-
     def personalise(self, client: Empty, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """Adapt a copy on training data."""
         once = replace(self.train, optimizer="sgd", momentum=0.0, weight_decay=0.0, epochs=1, steps=None)
@@ -134,10 +121,6 @@ class PerFedAvg(Method[Weights, Empty, Weights, Up, Weights]):
     def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
         """The network's own distribution."""
         return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The meta-model before adaptation."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
 
 
 def _plain(method: PerFedAvg) -> Any:

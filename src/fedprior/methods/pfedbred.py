@@ -23,14 +23,13 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, Budget, ClientData, fold
 from fedprior.methods import _envelope as envelope
-from fedprior.methods._envelope import Client, Run, Up
-from fedprior.protocol import About, Logs, Method, Weights, register
-from fedprior.rng import Key, Keys
+from fedprior.methods._envelope import Client, Envelope, Run, Up
+from fedprior.protocol import About, Logs, Weights, register
+from fedprior.rng import Keys
 from fedprior.tree import Params
 
 Fixed = dict[str, Params]
@@ -38,7 +37,7 @@ Fixed = dict[str, Params]
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
+class PFedBreD(Envelope):
     """Personalised priors."""
 
     about = About(
@@ -58,15 +57,12 @@ class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
     variant: Annotated[Literal["lg", "meg", "mh", "mh_code"], Field(description="how the prior's centre μ is made")] = (
         "mh"
     )
-    strength: Annotated[float, Field(ge=0, description="λ, the prior's precision")] = 15.0
     meta_gradient: Annotated[float, Field(ge=0, description="η_a, step along the local gradient (lg, mh, mh_code)")] = (
         0.01
     )
     meta_memory: Annotated[
         float, Field(ge=0, description="η, step along the remembered envelope (meg, mh, mh_code)")
     ] = 0.05
-    prox_lr: Annotated[float, Field(gt=0, description="α, step of the prox solver; α λ must stay below 2")] = 0.01
-    prox_steps: Annotated[int, Field(ge=1, description="K, steps of the prox solver per batch")] = 5
     prox_start: Annotated[
         Literal["auto", "v", "mu", "theta"],
         Field(
@@ -78,7 +74,6 @@ class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
         Literal["euclidean", "scaled"],
         Field(description="D: half the squared distance, or a diagonal Mahalanobis metric by tensor scale"),
     ] = "euclidean"
-    server_step: Annotated[float, Field(gt=0, description="β of the server's step; 2 is the paper's AM")] = 1.0
 
     def centre(self, v: Params, client: Client, gradient: Params | None) -> Params:
         """μ_i(v)  (Eq. 14 and its parts)."""
@@ -134,18 +129,6 @@ class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
         chosen = envelope.per_tensor_scale if self.generator == "scaled" else envelope.euclidean
         return chosen(self.task, w)
 
-    def init_server(self, key: Key, clients: int = 1) -> Weights:
-        """Common initial weights."""
-        return Weights(self.task.init(key.fold("init")))
-
-    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
-        """w, to everyone."""
-        return server
-
-    def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
-        """θ = w_last = w."""
-        return Client(down.w, down.w)
-
     def local_update(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
         """From w, with the personal model and the memory of the last round  (Alg. 1)."""
         state = self.train.make().init(self.task.parameters(down.w))
@@ -161,19 +144,3 @@ class PFedBreD(Method[Weights, Client, Weights, Up, Weights]):
         steps = torch.tensor([max(1, budget.length(n)) for n in data.size]) / (2 if self.variant == "mh_code" else 1)
         logs = {"loss": done.total / steps, "centre_shift": done.shift / steps}
         return Client(done.theta, done.v), Up(done.v, data.n), logs
-
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """A step of size β to the mean."""
-        return Weights(envelope.mean_step(server.w, ups, self.server_step))
-
-    def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
-        """The last θ."""
-        return Weights(client.theta)
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution at the MAP estimate."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The shared model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)

@@ -18,20 +18,19 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.methods import _envelope as envelope
-from fedprior.methods._envelope import Client, Run, Up
-from fedprior.protocol import About, Logs, Method, Weights, register
-from fedprior.rng import Key, Keys
+from fedprior.methods._envelope import Client, Envelope, Run, Up
+from fedprior.protocol import About, Logs, Weights, register
+from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Method[Weights, Client, Weights, Up, Weights]):
+class PFedMe(Envelope):
     """Moreau envelopes."""
 
     about = About(
@@ -47,11 +46,7 @@ class PFedMe(Method[Weights, Client, Weights, Up, Weights]):
     )
     types = (Weights, Client, Weights, Up, Weights)
 
-    strength: Annotated[float, Field(ge=0, description="λ, the pull to the local model")] = 15.0
-    prox_lr: Annotated[float, Field(gt=0, description="step of the prox solver; prox_lr · λ must stay below 2")] = 0.01
-    prox_steps: Annotated[int, Field(ge=1, description="K, steps of the prox solver per batch")] = 5
     restart: Annotated[Literal["v", "theta"], Field(description="where the prox solver starts at each batch")] = "v"
-    server_step: Annotated[float, Field(gt=0, description="β of the server's step")] = 1.0
 
     def run_step(self, run: Run, nothing: Params, batch: Batch, keys: Keys) -> Run:
         """One mini-batch: prox, then a step on the envelope."""
@@ -64,18 +59,6 @@ class PFedMe(Method[Weights, Client, Weights, Up, Weights]):
         self.train.make().update(run.v, grads, run.state)
         return run._replace(v=envelope.with_buffers(self.task, run.v, theta), theta=theta, total=run.total + value)
 
-    def init_server(self, key: Key, clients: int = 1) -> Weights:
-        """Common initial weights."""
-        return Weights(self.task.init(key.fold("init")))
-
-    def broadcast(self, server: Weights, ids: Tensor) -> Weights:
-        """w, to everyone."""
-        return server
-
-    def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
-        """θ = w."""
-        return Client(down.w, down.w)
-
     def local_update(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
         """From w: a prox and a step per batch  (Alg. 1)."""
         state = self.train.make().init(self.task.parameters(down.w))
@@ -85,19 +68,3 @@ class PFedMe(Method[Weights, Client, Weights, Up, Weights]):
         steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
         gap = tree.sqdist(self.task.parameters(done.theta), self.task.parameters(done.v)).sqrt()
         return Client(done.theta, done.v), Up(done.v, data.n), {"loss": done.total / steps, "gap": gap}
-
-    def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
-        """A step of size β to the mean."""
-        return Weights(envelope.mean_step(server.w, ups, self.server_step))
-
-    def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
-        """The last θ."""
-        return Weights(client.theta)
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The shared model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
