@@ -114,7 +114,7 @@ def test_weights_by_hand() -> None:
         (tensor(0), tensor(5), [[1.0]]),
     ):
         weights = method.combine(h.view(-1, 1, 1), variance)
-        assert torch.allclose(weights, torch.tensor(expected).double(), rtol=0, atol=1e-12)
+        assert torch.allclose(weights, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_clients_far_apart_keep_their_own_heads() -> None:

@@ -13,6 +13,7 @@ other methods: NLL + ζ KL / n. Personal q is never reset. Prediction at the mea
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from fedprior import tree
 from fedprior.bayes.gaussian import inverse_softplus
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.local import value_and_grad
+from fedprior.optim import Optimizer
 from fedprior.protocol import About, Logs, Method, register
 from fedprior.rng import Key, Keys
 from fedprior.tree import Params
@@ -104,12 +106,19 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
             w[name] = mu if rho is None or noise is None else mu + F.softplus(rho) * noise
         return w
 
+    def optimizer(self) -> Optimizer:
+        """Without weight decay, which is for the personal means alone: it is a term of their objective."""
+        return replace(self.train, weight_decay=0.0).make()
+
     def step(self, run: Run, n: Tensor, batch: Batch, keys: Keys) -> Run:
         """One batch: the personal distribution, then the local copy of the global one."""
-        optimizer, skip = self.train.make(), frozenset(f"mu/{k}" for k in self.task.buffers)
+        optimizer, skip = self.optimizer(), frozenset(f"mu/{k}" for k in self.task.buffers)
+        decay = self.train.weight_decay
 
         def personal(q: Params, p: Params, b: Batch) -> Tensor:
-            return self.task.nll(self.drawn(q, keys), b) + self.zeta / n * self.kl(q, p)
+            value = self.task.nll(self.drawn(q, keys), b) + self.zeta / n * self.kl(q, p)
+            means = [q[f"mu/{k.removeprefix('rho/')}"] for k in q if k.startswith("rho/")]
+            return value + decay / 2 * sum(m.square().flatten(1).sum(1) for m in means) if decay else value
 
         value, grads = value_and_grad(personal, run.q, run.p, batch, skip)
         optimizer.update(run.q, grads, run.q_state)
@@ -133,7 +142,7 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
 
     def local_update(self, client: Gaussian, down: Gaussian, data: ClientData, keys: Keys) -> tuple[Gaussian, Up, Logs]:
         """q goes on, p starts from what came down."""
-        optimizer, budget = self.train.make(), self.train.budget(self.task)
+        optimizer, budget = self.optimizer(), self.train.budget(self.task)
         q, p = _flat(client), _flat(down)
         trained = {k: v for k, v in q.items() if k.removeprefix("mu/") not in self.task.buffers}
         state, zero = optimizer.init(trained), torch.zeros(len(data), dtype=self.task.dtype)
@@ -141,6 +150,8 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
         done = fold(self.step, Run(q, p, state, state, zero), n, data, keys.fold("descend"), budget)
         steps = torch.tensor([max(1, budget.length(m)) for m in data.size])
         own, shared = _gaussian(done.q), _gaussian(done.p)
+        statistics = {k: v for k, v in own.mu.items() if k in self.task.buffers}  # they train with q alone
+        shared = shared._replace(mu={k: statistics.get(k, v) for k, v in shared.mu.items()})
         logs = {"loss": done.total / steps, "kl": self.kl(done.q, done.p).detach()}
         return own, Up(shared.mu, shared.rho, data.n), logs
 
