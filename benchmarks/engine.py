@@ -4,8 +4,8 @@
 
 Both do FedAvg: same arrays, same batches per client, same learning rate, sample-weighted mean. The loop is what a
 careful person writes: one module, `load_state_dict`, `torch.optim.SGD`, `zero_grad`, `backward`, `step`. Times are
-medians over rounds taken in turns (loop, engine, engine with two workers, loop, …), so a busy machine slows all alike;
-read the ratios. The weights after the last round must agree, or the row is void.
+medians over rounds taken in turns of four (loop, engine, engine with two workers, loop, …), so a busy machine slows all
+alike; read the ratios. The weights after the last round must agree, or the row is void.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ from fedprior.methods.fedavg import FedAvg
 from fedprior.models import build
 from fedprior.models.task import Task
 from fedprior.rng import Key, Keys
+
+TURN = 4  # rounds in a row, as in a real run
 
 
 def make(clients: int, examples: int, shape: tuple[int, ...], classes: int = 10) -> Federation:
@@ -87,7 +90,7 @@ class Loop:
             for rows, counts in zip(plan.rows, plan.counts, strict=True):
                 chosen = torch.from_numpy(rows[0, : counts[0]])
                 optimizer.zero_grad()
-                F.cross_entropy(self.module(data.x[chosen]), data.y[chosen]).backward()
+                F.cross_entropy(self.module(data.x[chosen]), data.y[chosen]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             for k, v in self.module.state_dict().items():
                 mean[k].add_(v, alpha=data.size[c] / total)
@@ -107,13 +110,14 @@ def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Tr
             "engine, 2 workers": lambda n: two.round(n, everyone, everyone),
         }
         times: dict[str, list[float]] = {k: [] for k in runners}
-        for number in range(repeats + 1):
+        for turn in range(repeats):
             for key, runner in runners.items():
-                began = time.perf_counter()
-                runner(number)
-                if number:  # the first round warms up
-                    times[key].append(time.perf_counter() - began)
-        memory = _tree_memory()
+                for number in range(TURN * turn, TURN * (turn + 1)):
+                    began = time.perf_counter()
+                    runner(number)
+                    if number % TURN:  # the first round of a turn wakes caches and cores
+                        times[key].append(time.perf_counter() - began)
+        memory = _peak_memory(lambda: two.round(TURN * repeats, everyone, everyone))
         ours = torch.cat([one.server.w[k].flatten() for k in _in_order(task)])
         theirs = torch.cat([v.flatten() for v in loop.w.values()])
         agree = float((ours - theirs).abs().max())
@@ -126,7 +130,7 @@ def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Tr
             f"  {key:<18} {value * 1e3:8.1f} ms a round ({low * 1e3:.1f}-{high * 1e3:.1f})"
             f"  {value / steps * 1e6:7.1f} µs a client-step  {seconds['loop'] / value:5.2f}×"
         )
-    print(f"  peak memory of the process tree {memory / 2**20:.0f} MiB")
+    print(f"  peak memory of the process tree in a round with 2 workers {memory / 2**20:.0f} MiB (shared pages once)")
     if agree > 1e-3:
         raise SystemExit(f"{name}: the engine and the loop disagree by {agree}")
     return {
@@ -141,9 +145,21 @@ def _in_order(task: Task) -> list[str]:
     return [name for name, _ in task.module.named_parameters()]
 
 
-def _tree_memory() -> int:
-    process = psutil.Process(os.getpid())
-    return sum(p.memory_full_info().pss for p in [process, *process.children(recursive=True)])
+def _peak_memory(work: Callable[[], Any]) -> int:
+    """The largest proportional set size of this process and its children while `work` runs, sampled."""
+    process, seen, done = psutil.Process(os.getpid()), [0], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.02):
+            tree = [process, *process.children(recursive=True)]
+            seen.append(sum(p.memory_full_info().pss for p in tree))
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    work()
+    done.set()
+    sampler.join()
+    return max(seen)
 
 
 def scaling(counts: list[int], repeats: int) -> list[dict[str, Any]]:
@@ -156,12 +172,13 @@ def scaling(counts: list[int], repeats: int) -> list[dict[str, Any]]:
         method = FedAvg().bind(Task(textbook_mlp(), 10), train)
         engines[n] = Engine(method, data, 0)
     times: dict[int, list[float]] = {n: [] for n in counts}
-    for number in range(repeats + 1):
+    for turn in range(repeats):
         for n, engine in engines.items():
-            began = time.perf_counter()
-            engine.round(number, engine.everyone, engine.everyone)
-            if number:
-                times[n].append((time.perf_counter() - began) / (5 * n))
+            for number in range(TURN * turn, TURN * (turn + 1)):
+                began = time.perf_counter()
+                engine.round(number, engine.everyone, engine.everyone)
+                if number % TURN:
+                    times[n].append((time.perf_counter() - began) / (5 * n))
     for n in counts:
         rows.append({"clients": n, "microseconds": statistics.median(times[n]) * 1e6})
         print(f"  {n:5d} clients  {rows[-1]['microseconds']:.1f} µs")

@@ -108,7 +108,7 @@ def test_degenerate_matrices() -> None:
         assert float(a.sum()) == pytest.approx(1, abs=1e-12)
         assert float(a.min()) >= 0
     assert torch.allclose(minimise_quadratic(torch.diag(tensor(1.0, -1e-3))), tensor(0.0, 1.0), rtol=0, atol=1e-12)
-    twins = torch.block_diag(torch.ones(2, 2), torch.ones(1, 1)).double()
+    twins = torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
     a = minimise_quadratic(twins)
     assert float(a @ twins @ a) == pytest.approx(0.5, abs=1e-12)
     assert float(a[:2].sum()) == pytest.approx(0.5, abs=1e-12)

@@ -75,7 +75,7 @@ def test_the_whole_share_is_local_training(module: nn.Module | None) -> None:
 
 @pytest.mark.parametrize("module", [None, NORMED])
 @pytest.mark.parametrize("options", [{"alpha": 0.25}, {"alpha": 0.7, "alpha_lr": 0.5}])
-def test_the_global_stream_is_fedavgs(options: dict[str, float], module: nn.Module | None) -> None:
+def test_the_global_stream_is_fedavgs(options: dict[str, Any], module: nn.Module | None) -> None:
     """Bit for bit, over rounds: v and α leave no mark on w."""
     data = federation()
     ours = rounds(apfl(data, module=module, **options), data, participation=HALF)

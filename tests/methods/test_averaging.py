@@ -57,7 +57,7 @@ def close(a: Params, b: Params, tolerance: float = 1e-12) -> bool:
 def test_a_round_against_a_plain_loop(name: str, mu: float) -> None:
     """Each client: SGD with momentum from w_t on its own batches. Server: Σ n_k w_k / Σ n_k, sizes 28, 6, 16, 4, …"""
     data = federation()
-    method = bound(name, data, **({"mu": mu} if name == "fedprox" else {}))
+    method = bound(name, data, mu=mu) if name == "fedprox" else bound(name, data)
     server, _, _, _, up = one_round(method, data)
     total, expected = sum(data.train.size), tree.zeros_like(server.w)
     for c, n in enumerate(data.train.size):
@@ -80,7 +80,7 @@ def test_the_mean_is_weighted_by_examples() -> None:
 def test_fedprox_without_a_pull_is_fedavg(module: nn.Module | None) -> None:
     """μ = 0: bit for bit, over rounds, with and without batch normalisation."""
     data = federation()
-    prox, avg = (bound(n, data, module=module, **o) for n, o in (("fedprox", {"mu": 0.0}), ("fedavg", {})))
+    prox, avg = bound("fedprox", data, module=module, mu=0.0), bound("fedavg", data, module=module)
     a, b = (rounds(m, data, participation=HALF) for m in (prox, avg))
     assert (a.vector() == b.vector()).all()
     assert (rounds(bound("fedprox", data, module=module, mu=0.5), data).vector() != b.vector()).any()
@@ -132,7 +132,7 @@ def test_fedprox_fixed_point() -> None:
 
 def test_fine_tuning_of_no_epochs_is_fedavg() -> None:
     data = federation()
-    a, b = (rounds(bound(n, data, **o), data) for n, o in (("fedavg_ft", {"ft_epochs": 0}), ("fedavg", {})))
+    a, b = (rounds(m, data) for m in (bound("fedavg_ft", data, ft_epochs=0), bound("fedavg", data)))
     assert (a.vector() == b.vector()).all()
 
 

@@ -48,9 +48,9 @@ def test_one_component_is_fedavg(module: nn.Module | None, damped: bool) -> None
     Without damping also with half of the clients.
     """
     data = federation()
-    rule = {} if damped else {"participation": HALF}
-    ours = rounds(fedem(data, module=module, components=1, damped=damped), data, **rule)
-    theirs = rounds(bound("fedavg", data, module=module), data, **rule)
+    rule = None if damped else HALF
+    ours = rounds(fedem(data, module=module, components=1, damped=damped), data, participation=rule)
+    theirs = rounds(bound("fedavg", data, module=module), data, participation=rule)
     for k, v in theirs.server.items():
         gap = ours.server[k.replace("w/", "theta/")][0] - v
         assert float(gap.abs().max()) <= (1e-14 if damped else 0)
@@ -94,7 +94,8 @@ def test_the_e_step_against_loops(batch: int, monkeypatch: pytest.MonkeyPatch) -
 def likelihoods(method: FedEM, theta: Params, c: int, m: int, x: Tensor) -> Tensor:
     """Class probabilities of component m at client c."""
     w = {k: v[c, m] for k, v in theta.items()}
-    return functional_call(method.task.module, w, (x,)).softmax(1).detach()
+    logits: Tensor = functional_call(method.task.module, w, (x,)).detach()
+    return logits.softmax(1)
 
 
 def test_mixture_weights_are_mean_responsibilities() -> None:
