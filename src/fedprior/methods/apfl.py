@@ -18,7 +18,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.local import value_and_grad
 from fedprior.methods._averaging import Averaged, Up
@@ -57,8 +56,11 @@ class APFL(Averaged[Client, Weights]):
     alpha_lr: Annotated[float, Field(ge=0, description="step of the adaptive share; 0 keeps it fixed")] = 0.0
 
     def mixture(self, v: Params, w: Params, alpha: Tensor) -> Params:
-        """α v + (1-α) w."""
-        return tree.map(lambda a, b: b + alpha.view(-1, *[1] * (a.dim() - 1)) * (a - b), v, w)
+        """α v + (1-α) w; running statistics are the mixture's own and kept with v."""
+        mixed = {}
+        for k, a in v.items():
+            mixed[k] = a if k in self.task.buffers else w[k] + alpha.view(-1, *[1] * (a.dim() - 1)) * (a - w[k])
+        return mixed
 
     def step(self, carry: dict[str, Any], alpha: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
         """One batch: the global copy, then the personal network behind it."""
