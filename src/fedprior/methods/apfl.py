@@ -56,11 +56,13 @@ class APFL(Averaged[Client, Weights]):
     alpha_lr: Annotated[float, Field(ge=0, description="step of the adaptive share; 0 keeps it fixed")] = 0.0
 
     def mixture(self, v: Params, w: Params, alpha: Tensor) -> Params:
-        """α v + (1-α) w; running statistics are the mixture's own and kept with v."""
-        mixed = {}
-        for k, a in v.items():
-            mixed[k] = a if k in self.task.buffers else w[k] + alpha.view(-1, *[1] * (a.dim() - 1)) * (a - w[k])
-        return mixed
+        """α v + (1-α) w."""
+        return {k: w[k] + alpha.view(-1, *[1] * (a.dim() - 1)) * (a - w[k]) for k, a in v.items()}
+
+    def training_mixture(self, v: Params, w: Params, alpha: Tensor) -> Params:
+        """The same with v's running statistics, which train as the mixture does."""
+        mixed = self.mixture(self.task.parameters(v), w, alpha)
+        return {k: mixed.get(k, own) for k, own in v.items()}
 
     def step(self, carry: dict[str, Any], alpha: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
         """One batch: the global copy, then the personal network behind it."""
@@ -69,7 +71,7 @@ class APFL(Averaged[Client, Weights]):
         optimizer.update(carry["w"], grads, carry["w_state"])
 
         def mixed(v: Params, w: Params, b: Batch) -> Tensor:
-            return self.task.nll(self.mixture(v, w, alpha), b)
+            return self.task.nll(self.training_mixture(v, w, alpha), b)
 
         _, grads = value_and_grad(mixed, carry["v"], carry["w"], batch, skip)
         optimizer.update(carry["v"], grads, carry["v_state"])
@@ -85,7 +87,7 @@ class APFL(Averaged[Client, Weights]):
             real = (batch.weight > 0).to(alpha.dtype)
 
             def loss(share: Params, nothing: Any, b: Batch, real: Tensor = real) -> Tensor:
-                return (self.task.losses(self.mixture(v, w, share["a"]), b, train=False) * real).sum(1)
+                return (self.task.losses(self.training_mixture(v, w, share["a"]), b, train=False) * real).sum(1)
 
             slope += value_and_grad(loss, {"a": alpha}, None, batch)[1]["a"]
         return (alpha - self.alpha_lr * slope / data.n.to(alpha.dtype)).clamp(0, 1)
