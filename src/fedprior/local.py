@@ -55,8 +55,8 @@ class Train:
         return Budget(self.batch_size, epochs, self.steps, task.smallest_batch)
 
     def plain(self) -> SGD:
-        """Plain gradient descent with this learning rate, for methods that need it."""
-        return SGD(self.lr, 0.0, self.weight_decay, self.clip)
+        """Gradient descent with this learning rate and decay and nothing else, for methods that need it plain."""
+        return SGD(self.lr, 0.0, self.weight_decay)
 
     def lasting(self, epochs: int) -> Train:
         """The same training for another number of epochs."""

@@ -67,7 +67,7 @@ class About(NamedTuple):
     everyone_trains: bool = False  # every client trains every round, and a sample reports
     personal_downlink: bool = False  # `broadcast` makes one message per client
     fixed_state: bool = False  # what a client keeps stays as it was when it joined
-    plain_sgd: bool = False  # the method's identities need plain SGD: momentum and Adam are not used
+    plain_sgd: bool = False  # the method's identities need plain SGD: momentum, Adam and clipping are not used
 
 
 class _Unbound(Task):

@@ -234,7 +234,7 @@ def test_local_training_is_alive(name: str) -> None:
     ]
     reference = rounds(base, data).vector()
     for change in changes:
-        dead = base.about.plain_sgd and {"momentum", "optimizer"} & change.keys()
+        dead = base.about.plain_sgd and {"momentum", "optimizer", "clip"} & change.keys()
         assert (rounds(with_train(base, **change), data).vector() != reference).any() != bool(dead), change
 
 

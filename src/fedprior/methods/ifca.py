@@ -73,7 +73,7 @@ class IFCA(Method[Server, Client, Server, Up, Weights]):
     def best(self, down: Server, data: ClientData) -> Tensor:
         """The model with the smallest training loss, [C]."""
         losses = [self.task.data_nll(tree.map(lambda v, m=m: v[:, m], down.x), data) for m in range(self.clusters)]
-        return torch.stack(losses).argmin(0)
+        return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(0)  # a diverged model is nobody's choice
 
     def pick(self, down: Server, choice: Tensor) -> Params:
         """Each client's model out of the k, [C, ...]."""

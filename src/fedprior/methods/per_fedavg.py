@@ -114,6 +114,8 @@ class PerFedAvg(Averaged[Empty, Weights]):
 
     def personalise(self, client: Empty, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """Adapt a copy on training data."""
+        if self.alpha == 0:
+            return down
         once = replace(self.train, optimizer="sgd", momentum=0.0, weight_decay=0.0, epochs=1, steps=None)
         train = once if self.adapt == "epoch" else replace(once, steps=1)
         return Weights(descend(self.task, train, _plain(self), down.w, {}, data, keys, SGD(self.alpha))[0])
