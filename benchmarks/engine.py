@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import multiprocessing
 import statistics
 import threading
 import time
@@ -36,6 +36,9 @@ from fedprior.models.task import Task
 from fedprior.rng import Key, Keys
 
 TURN = 4  # rounds in a row, as in a real run
+
+Competitor = tuple[Callable[[int], Any], Callable[[], Tensor]]
+"""What runs a round by its number, and what gives the weights at the end."""
 
 
 def make(clients: int, examples: int, shape: tuple[int, ...], classes: int = 10) -> Federation:
@@ -97,30 +100,69 @@ class Loop:
         self.w = mean
 
 
+class Runner:
+    """One competitor in a process of its own, so that nobody works in another's heap. `make` builds it there."""
+
+    def __init__(self, make: Callable[[], Competitor]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=self._serve, args=(make, theirs))
+        self.process.start()
+
+    @staticmethod
+    def _serve(make: Callable[[], Competitor], pipe: Any) -> None:
+        torch.set_num_threads(1)
+        run, weights = make()
+        while (number := pipe.recv()) is not None:
+            began = time.perf_counter()
+            run(number)
+            pipe.send(time.perf_counter() - began)
+        pipe.send(weights().numpy())
+
+    def round(self, number: int) -> float:
+        self.pipe.send(number)
+        seconds: float = self.pipe.recv()
+        return seconds
+
+    def finish(self) -> Tensor:
+        self.pipe.send(None)
+        weights = torch.from_numpy(self.pipe.recv())
+        self.process.join()
+        return weights
+
+
 def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Train, repeats: int) -> dict[str, Any]:
     task = Task(build(model, {}, data.shape, data.classes), data.classes)
     method = FedAvg(train=train).bind(task, train)
+    names, everyone = _in_order(task), list(range(len(data)))
     first = method.init_server(Key.from_seed(0)).w
-    loop = Loop(data, plain, [first[k] for k in _in_order(task)], train)
-    everyone = list(range(len(data)))
-    with Engine(method, data, 0) as one, Engine(method, data, 0, workers=2) as two:
-        runners: dict[str, Callable[[int], Any]] = {
-            "loop": loop.round,
-            "engine, 1 worker": lambda n: one.round(n, everyone, everyone),
-            "engine, 2 workers": lambda n: two.round(n, everyone, everyone),
-        }
-        times: dict[str, list[float]] = {k: [] for k in runners}
-        for turn in range(repeats):
-            for key, runner in runners.items():
-                for number in range(TURN * turn, TURN * (turn + 1)):
-                    began = time.perf_counter()
-                    runner(number)
-                    if number % TURN:  # the first round of a turn wakes caches and cores
-                        times[key].append(time.perf_counter() - began)
-        memory = _peak_memory(lambda: two.round(TURN * repeats, everyone, everyone))
-        ours = torch.cat([one.server.w[k].flatten() for k in _in_order(task)])
-        theirs = torch.cat([v.flatten() for v in loop.w.values()])
-        agree = float((ours - theirs).abs().max())
+
+    def loop() -> Competitor:
+        runner = Loop(data, plain, [first[k] for k in names], train)
+        return runner.round, lambda: torch.cat([v.flatten() for v in runner.w.values()])
+
+    def engine(workers: int) -> Competitor:
+        runner = Engine(method, data, 0, workers=workers)
+
+        def weights() -> Tensor:
+            runner.__exit__(None, None, None)
+            return torch.cat([runner.server.w[k].flatten() for k in names])
+
+        return lambda number: runner.round(number, everyone, everyone), weights
+
+    runners = {
+        "loop": Runner(loop),
+        "engine, 1 worker": Runner(lambda: engine(1)),
+        "engine, 2 workers": Runner(lambda: engine(2)),
+    }
+    times: dict[str, list[float]] = {k: [] for k in runners}
+    for turn in range(repeats):
+        for key, runner in runners.items():
+            rounds = [runner.round(number) for number in range(TURN * turn, TURN * (turn + 1))]
+            times[key] += rounds[1:]  # the first round of a turn wakes caches and cores
+    memory = _peak_memory(runners["engine, 2 workers"])
+    finals = {k: r.finish() for k, r in runners.items()}
+    agree = float((finals["engine, 1 worker"] - finals["loop"]).abs().max())
     steps = sum(Budget(train.batch_size, train.epochs).length(n) for n in data.train.size)
     seconds = {k: statistics.median(v) for k, v in times.items()}
     print(f"\n{name}: {len(data)} clients, {steps} client-steps a round, weights agree to {agree:.1e}")
@@ -130,7 +172,7 @@ def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Tr
             f"  {key:<18} {value * 1e3:8.1f} ms a round ({low * 1e3:.1f}-{high * 1e3:.1f})"
             f"  {value / steps * 1e6:7.1f} µs a client-step  {seconds['loop'] / value:5.2f}×"
         )
-    print(f"  peak memory of the process tree in a round with 2 workers {memory / 2**20:.0f} MiB (shared pages once)")
+    print(f"  peak memory of the engine's process tree with 2 workers {memory / 2**20:.0f} MiB (shared pages once)")
     if agree > 1e-3:
         raise SystemExit(f"{name}: the engine and the loop disagree by {agree}")
     return {
@@ -138,6 +180,7 @@ def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Tr
         "seconds": seconds,
         "ratio": {k: seconds["loop"] / v for k, v in seconds.items()},
         "agree": agree,
+        "peak_bytes": memory,
     }
 
 
@@ -145,9 +188,9 @@ def _in_order(task: Task) -> list[str]:
     return [name for name, _ in task.module.named_parameters()]
 
 
-def _peak_memory(work: Callable[[], Any]) -> int:
-    """The largest proportional set size of this process and its children while `work` runs, sampled."""
-    process, seen, done = psutil.Process(os.getpid()), [0], threading.Event()
+def _peak_memory(runner: Runner) -> int:
+    """The largest proportional set size of a runner and its children during a round, sampled."""
+    process, seen, done = psutil.Process(runner.process.pid), [0], threading.Event()
 
     def sample() -> None:
         while not done.wait(0.02):
@@ -156,7 +199,7 @@ def _peak_memory(work: Callable[[], Any]) -> int:
 
     sampler = threading.Thread(target=sample)
     sampler.start()
-    work()
+    runner.round(10**6)
     done.set()
     sampler.join()
     return max(seen)

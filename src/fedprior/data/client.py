@@ -141,14 +141,17 @@ def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
     rows[:] = _padding(data)
     counts = np.zeros(rows.shape[:2], dtype=np.int64)
     for c, (start, n, key) in enumerate(zip(data.start, data.size, keys, strict=True)):
-        per_epoch = budget.per_epoch(n)
-        for epoch, s in enumerate(range(0, lengths[c], per_epoch or 1)):
-            batches = min(per_epoch, lengths[c] - s)
-            used = min(n, batches * size)
-            order = np.full(batches * size, start)
-            order[:used] += torch.randperm(n, generator=key.fold("epoch", epoch).generator()).numpy()[:used]
-            rows[s : s + batches, c] = order.reshape(batches, size)
-            counts[s : s + batches, c] = np.minimum(size, n - size * np.arange(batches))
+        per_epoch, length = budget.per_epoch(n), int(lengths[c])
+        for epoch, s in enumerate(range(0, length, per_epoch or 1)):
+            batches = min(per_epoch, length - s)
+            order = torch.randperm(n, generator=key.fold("epoch", epoch).generator()).numpy()[: batches * size]
+            short = len(order) < batches * size
+            if short:
+                order = np.concatenate([order, np.zeros(batches * size - len(order), dtype=np.int64)])
+            rows[s : s + batches, c] = order.reshape(batches, size) + start
+            counts[s : s + batches, c] = size
+            if short:
+                counts[s + batches - 1, c] = n - size * (batches - 1)
     active = [int((lengths > s).sum()) for s in range(len(rows))]
     return Schedule(rows, counts, active, counts.max(1, initial=0).tolist())
 
