@@ -34,7 +34,7 @@ lint: $(BIN)/.installed
 check: lint test
 
 bench: $(BIN)/.installed
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/engine.py --repeats 5
 
 docs: $(BIN)/.installed
 	$(BIN)/python docs/generate.py
