@@ -17,7 +17,7 @@ Params = dict[str, Tensor]
 
 T = TypeVar("T")
 
-AVERAGED_COLUMNS = 4096
+AVERAGED_COLUMNS = 8192
 
 
 def map(f: Callable[..., Tensor], tree: T, *rest: Any) -> T:
