@@ -153,10 +153,6 @@ def _arrays(personal: Any, c: int) -> dict[str, NDArray[Any]]:
 
 
 def _write(memory: Any, rows: list[int], values: Any) -> None:
-    consecutive = rows == list(range(rows[0], rows[0] + len(rows))) if rows else False
     where = torch.tensor(rows, dtype=torch.int64)
     for target, value in zip(tree.leaves(memory), tree.leaves(values), strict=True):
-        if consecutive:  # one copy of a whole block
-            target[rows[0] : rows[0] + len(rows)].copy_(value)
-        else:
-            target.index_copy_(0, where, value)
+        target.index_copy_(0, where, value)
