@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedprior import tree
 from fedprior.data.client import Batch, Budget, ClientData, schedule
 from fedprior.errors import FedpriorError
-from fedprior.local import Train, descend, value_and_grad
+from fedprior.local import Train, descend, take_step, value_and_grad
 from fedprior.models import build
 from fedprior.models.task import Task
 from fedprior.optim import SGD, Adam
@@ -141,6 +141,21 @@ def test_value_and_grad_leaves_the_weights_alone() -> None:
     value_and_grad(nll(task), w, {}, next(data.batches(6)))
     assert not any(leaf.requires_grad or leaf.grad is not None for leaf in w.values())
     assert all(torch.equal(w[k], before[k]) for k in w)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1, weight_decay=0.2), SGD(0.1, momentum=0.5), Adam(0.1)])
+def test_a_step_is_gradient_then_update(optimizer: Any) -> None:
+    """With a prior beside the likelihood, whose gradient is dense where the likelihood's is in factors."""
+    task, batch = make_task(), Batch(normal(1, 3, 4, 4), torch.arange(12).view(3, 4) % 3, torch.full((3, 4), 0.25))
+    ours, theirs, anchor = tree.clone(start(task)), tree.clone(start(task)), tree.zeros_like(start(task))
+    state, other = optimizer.init(ours), optimizer.init(theirs)
+    for _ in range(3):
+        value = take_step(optimizer, proximal(task), ours, state, anchor, batch)
+        expected, grads = value_and_grad(proximal(task), theirs, anchor, batch)
+        optimizer.update(theirs, grads, other)
+        torch.testing.assert_close(value, expected)
+    for k, v in theirs.items():
+        torch.testing.assert_close(ours[k], v, rtol=1e-12, atol=1e-12)
 
 
 def test_value_and_grad_skips() -> None:

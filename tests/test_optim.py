@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedprior.optim import SGD, Adam, Optimizer, clipped
+from fedprior.optim import SGD, Adam, Factors, Optimizer, clipped
 from fedprior.tree import Params
 
 CLIENTS = 3
@@ -159,3 +159,30 @@ def test_clipping_shortens_each_clients_gradient_over_all_tensors() -> None:
     optimizer = SGD(lr=1.0, clip=1.0)
     optimizer.update(w, {k: g.clone() for k, g in grads.items()}, optimizer.init(w))
     assert torch.allclose(w["a"].flatten(), torch.tensor([-0.6, -0.3]).double())
+
+
+FACTORED: dict[str, Optimizer] = {
+    **{name: ours for name, (ours, _) in PAIRS.items()},
+    "clip": SGD(0.1, clip=0.5),
+    "clipped adam": Adam(0.1, clip=0.5),
+}
+
+
+@pytest.mark.parametrize("optimizer", FACTORED.values(), ids=FACTORED.keys())
+@pytest.mark.parametrize("also_dense", [False, True])
+def test_factors_are_a_gradient(optimizer: Optimizer, *, also_dense: bool) -> None:
+    """A gradient gᵀ x in factors, alone or beside a dense share, steps as the same gradient multiplied out."""
+    start = {"bias": normal(0, CLIENTS, 4), "matrix": normal(1, CLIENTS, 4, 6)}
+    ours, theirs = ({k: v.clone() for k, v in start.items()} for _ in range(2))
+    state, other = optimizer.init(ours), optimizer.init(theirs)
+    for step in range(4):
+        pairs = [(normal(10 * step + i, CLIENTS, 5, 4), normal(10 * step + i + 5, CLIENTS, 5, 6)) for i in range(2)]
+        full = sum(g.transpose(1, 2) @ x for g, x in pairs)
+        assert isinstance(full, Tensor)
+        bias, extra = normal(100 + step, CLIENTS, 4), normal(200 + step, CLIENTS, 4, 6)
+        dense = {"bias": bias.clone()} | ({"matrix": extra.clone()} if also_dense else {})
+        factors: Factors = {"matrix": pairs}
+        optimizer.update(ours, dense, state, factors)
+        optimizer.update(theirs, {"bias": bias, "matrix": full + extra if also_dense else full}, other)
+    assert_close(ours, theirs)
+    assert not torch.allclose(ours["matrix"], start["matrix"])

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedprior.data.client import Batch, Budget, ClientData, fold
 from fedprior.errors import FedpriorError
+from fedprior.models.stack import keep_factors
 from fedprior.models.task import Task
-from fedprior.optim import SGD, Adam, Optimizer, OptState
+from fedprior.optim import SGD, Adam, Factors, Optimizer, OptState
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
@@ -74,17 +75,45 @@ def value_and_grad(
     batch: Any,
     skip: frozenset[str] = frozenset(),
 ) -> tuple[Tensor, Params]:
-    """Each client's objective [C] and its gradient by every entry of `w` that is not in `skip`.
+    """Each client's objective [C] and its gradient by every entry of `w` that is not in `skip`."""
+    value, grads, _ = _backward(objective, w, fixed, batch, skip, factored=False)
+    return value, grads
 
-    Clients share no weights, so the gradient of the sum is every client's own gradient: one backward pass for all.
-    """
+
+def take_step(
+    optimizer: Optimizer,
+    objective: Callable[[Params, Any, Any], Tensor],
+    w: Params,
+    state: OptState,
+    fixed: Any,
+    batch: Any,
+    skip: frozenset[str] = frozenset(),
+) -> Tensor:
+    """One step on the objective, written into `w` and `state`; returns the objective before it, [C]."""
+    value, grads, factors = _backward(objective, w, fixed, batch, skip, factored=True)
+    optimizer.update(w, grads, state, factors)
+    return value
+
+
+def _backward(
+    objective: Callable[[Params, Any, Any], Tensor],
+    w: Params,
+    fixed: Any,
+    batch: Any,
+    skip: frozenset[str],
+    *,
+    factored: bool,
+) -> tuple[Tensor, Params, Factors]:
+    """Clients share no weights, so the gradient of the sum is every client's own gradient: one pass for all."""
     names = [k for k in w if k not in skip]
     leaves = {k: v if k in skip else v.detach().requires_grad_() for k, v in w.items()}
+    kept = {k: keep_factors(leaves[k]) for k in names} if factored else {}
     value = objective(leaves, fixed, batch)
     if not names:
-        return value.detach(), {}
+        return value.detach(), {}, {}
     grads = torch.autograd.grad(value.sum(), [leaves[k] for k in names], allow_unused=True)
-    return value.detach(), {k: g for k, g in zip(names, grads, strict=True) if g is not None}
+    dense = {k: g for k, g in zip(names, grads, strict=True) if g is not None}
+    return value.detach(), dense, {k: factors for k, factors in kept.items() if factors}
 
 
 def descend(
@@ -104,9 +133,7 @@ def descend(
     optimizer, budget, buffers = optimizer or train.make(), train.budget(task), task.buffers
 
     def step(carry: Descent, fixed: Any, batch: Batch, keys: Keys) -> Descent:
-        value, grads = value_and_grad(objective, carry.w, fixed, batch, buffers)
-        optimizer.update(carry.w, grads, carry.state)
-        carry.total.add_(value)
+        carry.total.add_(take_step(optimizer, objective, carry.w, carry.state, fixed, batch, buffers))
         return carry
 
     start = Descent(w, optimizer.init(task.parameters(w)), torch.zeros(len(data), dtype=task.dtype))

@@ -13,6 +13,12 @@ from torch import Tensor
 
 from fedprior.tree import Params
 
+Factor = tuple[Tensor, Tensor]
+"""(g [C, B, out], x [C, B, in]): a share gᵀ x of a stacked matrix's gradient that nobody has multiplied out."""
+
+
+Factors = dict[str, list[Factor]]
+
 
 class OptState(NamedTuple):
     """Moments of the gradient; empty dicts where an optimiser keeps none."""
@@ -28,8 +34,8 @@ class Optimizer(Protocol):
     def init(self, w: Params) -> OptState:
         """A fresh state for a local run."""
 
-    def update(self, w: Params, grads: Params, state: OptState) -> None:
-        """One step, written into `w` and `state`; `grads` may be overwritten."""
+    def update(self, w: Params, grads: Params, state: OptState, factors: Factors | None = None) -> None:
+        """One step, written into `w` and `state`; `grads` may be overwritten. `factors` belong to the gradient too."""
 
 
 def _fresh(w: Params, *, first: bool, second: bool) -> OptState:
@@ -55,6 +61,15 @@ def clipped(grads: Params, norm: float) -> Params:
     return {k: g * scale.view(-1, *[1] * (g.dim() - 1)) for k, g in grads.items()}
 
 
+def multiplied(grads: Params, factors: Factors) -> Params:
+    """The gradients with their factors multiplied out."""
+    for name, pairs in factors.items():
+        for g, x in pairs:
+            share = g.transpose(1, 2)
+            grads[name] = torch.baddbmm(grads[name], share, x) if name in grads else share @ x
+    return grads
+
+
 class SGD(NamedTuple):
     """v ← m v + g + wd w;  w ← w - lr v. With `clip`, g is first shortened to that norm."""
 
@@ -68,23 +83,31 @@ class SGD(NamedTuple):
         return _fresh(w, first=self.momentum > 0, second=False)
 
     @torch.no_grad()
-    def update(self, w: Params, grads: Params, state: OptState) -> None:
+    def update(self, w: Params, grads: Params, state: OptState, factors: Factors | None = None) -> None:
         """One step in place."""
-        if not grads:
-            return
-        weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
-        torch._fused_sgd_(
-            weights,
-            gradients,
-            [state.first[k] for k in grads] if self.momentum else [],
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            lr=self.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
+        factors, plain = factors or {}, self.momentum == 0 and self.clip is None
+        if not plain:
+            grads = multiplied(grads, factors)
+        if grads:
+            weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
+            torch._fused_sgd_(
+                weights,
+                gradients,
+                [state.first[k] for k in grads] if self.momentum else [],
+                weight_decay=self.weight_decay,
+                momentum=self.momentum,
+                lr=self.lr,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+            )
+        if plain:  # multiply the factors into the weights: no tensor for the gradient at all
+            for name, pairs in factors.items():
+                keep = 1.0 if name in grads else 1 - self.lr * self.weight_decay
+                for g, x in pairs:
+                    w[name].baddbmm_(g.transpose(1, 2), x, beta=keep, alpha=-self.lr)
+                    keep = 1.0
 
 
 class Adam(NamedTuple):
@@ -102,8 +125,9 @@ class Adam(NamedTuple):
         return _fresh(w, first=True, second=True)
 
     @torch.no_grad()
-    def update(self, w: Params, grads: Params, state: OptState) -> None:
+    def update(self, w: Params, grads: Params, state: OptState, factors: Factors | None = None) -> None:
         """One step in place."""
+        grads = multiplied(grads, factors or {})
         if not grads:
             return
         weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))

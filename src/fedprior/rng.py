@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
@@ -25,6 +26,14 @@ def _mix(word: int) -> int:
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
     return word ^ (word >> 31)
+
+
+def _mix_all(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`_mix` of many words; 64-bit arithmetic wraps around by itself."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 @lru_cache(maxsize=4096)
@@ -58,7 +67,11 @@ class Key:
         torch's CPU generator reads 32 bits of its seed, so among 10⁵ draws about one pair shares a stream. Shuffles
         and noise do not mind; `numpy` has all 64 bits.
         """
-        return torch.Generator().manual_seed(self.word >> 32)
+        return self.seed(torch.Generator())
+
+    def seed(self, generator: torch.Generator) -> torch.Generator:
+        """The same with a generator that is at hand: making one costs more than a small draw."""
+        return generator.manual_seed(self.word >> 32)
 
     def numpy(self) -> np.random.Generator:
         """A NumPy generator that starts at this key."""
@@ -95,12 +108,16 @@ class Keys:
 
     @cached_property
     def each(self) -> tuple[Key, ...]:
-        """The keys, one per client."""
-        return tuple(Key(word).fold(*self.tags) for word in self.origin)
+        """The keys, one per client: `Key.fold` for the whole stack at once."""
+        words = np.array(self.origin, dtype=np.uint64)
+        for tag in self.tags:
+            words = _mix_all(words ^ np.uint64(_word(tag)))
+        return tuple(Key(word) for word in words.tolist())
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.each)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Standard normal draws [C, *shape], each client from its own stream."""
-        return torch.stack([torch.randn(shape, generator=key.generator(), dtype=dtype) for key in self])
+        generator = torch.Generator()
+        return torch.stack([torch.randn(shape, generator=key.seed(generator), dtype=dtype) for key in self])

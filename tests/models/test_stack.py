@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedprior.models.stack import LARGE_LAYER, StackedLinear, linear, stacked
+from fedprior.models.stack import StackedLinear, keep_factors, linear, stacked
 from fedprior.tree import Params
 
 CLIENTS = 3
@@ -75,14 +75,6 @@ MAKERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize(("make", "shape"), MAKERS.values(), ids=MAKERS.keys())
 def test_a_stack_is_the_module_of_each_client(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     assert_stack_equals_modules(make, *shape)
-
-
-def test_the_large_layer_has_its_own_backward() -> None:
-    """Guards the test above: 100 · 100 weights are enough to go through StackedLinear."""
-    assert LARGE_LAYER < 100 * 100
-    w = {"a.weight": normal(0, 2, 100, 100).requires_grad_(), "a.bias": normal(1, 2, 100)}
-    out = linear(w, "a", normal(2, 2, 5, 100))
-    assert "StackedLinear" in type(out.grad_fn).__name__
 
 
 def test_an_activation_may_be_used_twice() -> None:
@@ -160,20 +152,44 @@ def test_stacked_linear_gradients(wanted: tuple[bool, bool, bool]) -> None:
     """∂x, ∂W and ∂b against finite differences, all or each alone; second derivatives too."""
     parts = (normal(0, 2, 4, 3), normal(1, 2, 5, 3), normal(2, 2, 5))
     inputs = [part.requires_grad_(want) for part, want in zip(parts, wanted, strict=True)]
-    assert torch.autograd.gradcheck(StackedLinear.apply, inputs)
-    assert torch.autograd.gradgradcheck(StackedLinear.apply, inputs)
+    assert torch.autograd.gradcheck(StackedLinear.apply, (*inputs, None))
+    assert torch.autograd.gradgradcheck(StackedLinear.apply, (*inputs, None))
 
 
 def test_stacked_linear_by_hand() -> None:
     """Client 0: (1, 2)·(3, 4) + 1 = 12; client 1: (5, 6)·(1, 0) + 2 = 7."""
     x, weight = torch.tensor([[[1.0, 2.0]], [[5.0, 6.0]]]), torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])
     bias = torch.tensor([[1.0], [2.0]])
-    assert StackedLinear.apply(x, weight, bias).flatten().tolist() == [12.0, 7.0]  # type: ignore[no-untyped-call]
+    out = StackedLinear.apply(x, weight, bias, None)  # type: ignore[no-untyped-call]
+    assert out.flatten().tolist() == [12.0, 7.0]
 
 
-def test_the_gradient_of_a_large_layer_is_contiguous() -> None:
+def test_the_gradient_of_a_weight_is_contiguous() -> None:
     """What StackedLinear is for."""
     weight = normal(1, 2, 100, 90).requires_grad_()
     out = linear({"a.weight": weight, "a.bias": normal(2, 2, 100)}, "a", normal(0, 2, 7, 90))
     (grad,) = torch.autograd.grad(out.sum(), weight)
     assert grad.is_contiguous()
+
+
+def test_a_leaf_that_keeps_factors_gets_no_gradient_of_its_own() -> None:
+    """The two factors multiply out to ∂W; bias and input have theirs as ever."""
+    x, weight, bias = normal(0, 2, 7, 4).requires_grad_(), normal(1, 2, 3, 4), normal(2, 2, 3).requires_grad_()
+    dense, leaf = weight.clone().requires_grad_(), weight.clone().requires_grad_()
+    expected = torch.autograd.grad(linear({"a.weight": dense, "a.bias": bias}, "a", x).square().sum(), [dense, bias, x])
+    kept = keep_factors(leaf)
+    value = linear({"a.weight": leaf, "a.bias": bias}, "a", x).square().sum()
+    none, by_bias, by_x = torch.autograd.grad(value, [leaf, bias, x], allow_unused=True)
+    assert none is None
+    torch.testing.assert_close(by_bias, expected[1])
+    torch.testing.assert_close(by_x, expected[2])
+    ((g, seen),) = kept
+    torch.testing.assert_close(g.transpose(1, 2) @ seen, expected[0])
+
+
+def test_a_weight_used_twice_keeps_two_factors() -> None:
+    leaf, bias = normal(1, 2, 4, 4).requires_grad_(), normal(2, 2, 4)
+    kept = keep_factors(leaf)
+    w = {"a.weight": leaf, "a.bias": bias}
+    torch.autograd.grad(linear(w, "a", linear(w, "a", normal(0, 2, 7, 4))).sum(), leaf, allow_unused=True)
+    assert len(kept) == 2

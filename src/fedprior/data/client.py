@@ -140,18 +140,22 @@ def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
     rows = np.empty((max(lengths, default=0), len(data), size), dtype=np.int64)
     rows[:] = _padding(data)
     counts = np.zeros(rows.shape[:2], dtype=np.int64)
-    for c, (start, n, key) in enumerate(zip(data.start, data.size, keys, strict=True)):
-        per_epoch, length = budget.per_epoch(n), int(lengths[c])
-        for epoch, s in enumerate(range(0, length, per_epoch or 1)):
-            batches = min(per_epoch, length - s)
-            order = torch.randperm(n, generator=key.fold("epoch", epoch).generator()).numpy()[: batches * size]
-            short = len(order) < batches * size
-            if short:
-                order = np.concatenate([order, np.zeros(batches * size - len(order), dtype=np.int64)])
-            rows[s : s + batches, c] = order.reshape(batches, size) + start
+    per_epoch = [budget.per_epoch(n) for n in data.size]
+    epochs = max((-(-length // max(1, m)) for length, m in zip(lengths.tolist(), per_epoch, strict=True)), default=0)
+    generator = torch.Generator()
+    for epoch in range(epochs):
+        for c, key in enumerate(keys.fold("epoch", epoch)):
+            s, n = epoch * per_epoch[c], data.size[c]
+            batches = min(per_epoch[c], int(lengths[c]) - s)
+            if batches <= 0:
+                continue
+            order = torch.randperm(n, generator=key.seed(generator)).numpy()[: batches * size]
+            short = batches * size - len(order)
+            if short > 0:
+                order = np.concatenate([order, np.zeros(short, dtype=np.int64)])
+            rows[s : s + batches, c] = order.reshape(batches, size) + data.start[c]
             counts[s : s + batches, c] = size
-            if short:
-                counts[s + batches - 1, c] = n - size * (batches - 1)
+            counts[s + batches - 1, c] -= max(0, short)
     active = [int((lengths > s).sum()) for s in range(len(rows))]
     return Schedule(rows, counts, active, counts.max(1, initial=0).tolist())
 

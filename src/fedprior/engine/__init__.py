@@ -21,7 +21,7 @@ from fedprior.data.federation import Federation
 from fedprior.engine.memory import keep_freed_memory
 from fedprior.engine.pool import Pool, WorkerError
 from fedprior.engine.stack import (
-    SPLIT_SCALARS,
+    SPLIT_WORK,
     Answer,
     AnyMethod,
     Context,
@@ -103,7 +103,8 @@ class Engine:
         return leaf
 
     def _stacks(self, rows: list[int]) -> list[list[int]]:
-        least = 2 if len(rows) * self.method.task.size >= SPLIT_SCALARS else 1
+        work = len(rows) * self.method.train.batch_size * self.method.task.size
+        least = 2 if work >= SPLIT_WORK else 1
         return compose(rows, self.federation, self.largest, least)
 
     def _run(self, jobs: Sequence[Job]) -> list[Answer]:

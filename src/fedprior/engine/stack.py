@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ AnyMethod = Method[Any, Any, Any, Any, Any]
 
 STACK_SCALARS = 2_500_000  # weights per stack that still run well on one core
 STACK_CLIENTS = 256
-SPLIT_SCALARS = 400_000  # weights in a cohort from which two stacks on two cores beat one
+SPLIT_WORK = 2_000_000  # products in a cohort's forward pass from which two stacks on two cores beat one
 
 
 def chunk_size(chunk: int | Literal["auto"], task: Task) -> int:
@@ -91,9 +92,13 @@ class Context:
     root: Key
     memory: Memory
 
+    @cached_property
+    def _keys(self) -> Keys:
+        return Keys.of(self.root, self.federation.clients)
+
     def keys(self, rows: list[int]) -> Keys:
         """The clients' keys."""
-        return Keys.of(self.root, [self.federation.clients[i] for i in rows])
+        return self._keys[rows]
 
     def down(self, rows: list[int]) -> Any:
         """The newest message as the stack sees it."""

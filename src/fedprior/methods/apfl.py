@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import value_and_grad
+from fedprior.local import take_step, value_and_grad
 from fedprior.methods._averaging import Averaged, Up
 from fedprior.protocol import About, Logs, Weights, register
 from fedprior.rng import Keys
@@ -67,15 +67,15 @@ class APFL(Averaged[Client, Weights]):
     def step(self, carry: dict[str, Any], alpha: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
         """One batch: the global copy, then the personal network behind it."""
         optimizer, skip = self.train.make(), self.task.buffers
-        value, grads = value_and_grad(lambda w, _, b: self.task.nll(w, b), carry["w"], None, batch, skip)
-        optimizer.update(carry["w"], grads, carry["w_state"])
+
+        def shared(w: Params, nothing: Any, b: Batch) -> Tensor:
+            return self.task.nll(w, b)
 
         def mixed(v: Params, w: Params, b: Batch) -> Tensor:
             return self.task.nll(self.training_mixture(v, w, alpha), b)
 
-        _, grads = value_and_grad(mixed, carry["v"], carry["w"], batch, skip)
-        optimizer.update(carry["v"], grads, carry["v_state"])
-        carry["total"].add_(value)
+        carry["total"].add_(take_step(optimizer, shared, carry["w"], carry["w_state"], None, batch, skip))
+        take_step(optimizer, mixed, carry["v"], carry["v_state"], carry["w"], batch, skip)
         return carry
 
     def adapted(self, v: Params, w: Params, alpha: Tensor, data: ClientData) -> Tensor:

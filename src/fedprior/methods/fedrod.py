@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import value_and_grad
+from fedprior.local import take_step
 from fedprior.methods._averaging import Averaged, Up
 from fedprior.protocol import About, Logs, Weights, register
 from fedprior.rng import Keys
@@ -71,16 +71,13 @@ class FedRoD(Averaged[Client, Personal]):
             seen.extend([z.detach(), logits.detach()])
             return _mean(logits + log_counts.unsqueeze(1), b)
 
-        value, grads = value_and_grad(balanced, carry["w"], None, batch, skip)
+        carry["total"].add_(take_step(optimizer, balanced, carry["w"], carry["w_state"], None, batch, skip))
         z, generic = seen
 
         def personal(head: Params, nothing: Any, b: Batch) -> Tensor:
             return _mean(generic + self.task.head_logits(head, z), b)
 
-        _, head_grads = value_and_grad(personal, carry["head"], None, batch)
-        optimizer.update(carry["w"], grads, carry["w_state"])
-        optimizer.update(carry["head"], head_grads, carry["head_state"])
-        carry["total"].add_(value)
+        take_step(optimizer, personal, carry["head"], carry["head_state"], None, batch)
         return carry
 
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:

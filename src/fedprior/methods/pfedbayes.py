@@ -25,7 +25,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.bayes.gaussian import inverse_softplus
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import value_and_grad
+from fedprior.local import take_step
 from fedprior.optim import Optimizer
 from fedprior.protocol import About, Logs, Method, register
 from fedprior.rng import Key, Keys
@@ -120,10 +120,11 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
             means = [q[f"mu/{k.removeprefix('rho/')}"] for k in q if k.startswith("rho/")]
             return value + decay / 2 * sum(m.square().flatten(1).sum(1) for m in means) if decay else value
 
-        value, grads = value_and_grad(personal, run.q, run.p, batch, skip)
-        optimizer.update(run.q, grads, run.q_state)
-        _, grads = value_and_grad(lambda p, q, _: self.zeta / n * self.kl(q, p), run.p, run.q, batch, skip)
-        optimizer.update(run.p, grads, run.p_state)
+        def shared(p: Params, q: Params, b: Batch) -> Tensor:
+            return self.zeta / n * self.kl(q, p)
+
+        value = take_step(optimizer, personal, run.q, run.q_state, run.p, batch, skip)
+        take_step(optimizer, shared, run.p, run.p_state, run.q, batch, skip)
         return run._replace(total=run.total + value)
 
     def init_server(self, key: Key, clients: int = 1) -> Gaussian:

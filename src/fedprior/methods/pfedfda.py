@@ -29,7 +29,7 @@ from fedprior import tree
 from fedprior.bayes import adapt, lda
 from fedprior.bayes.lda import Sample, Statistics
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import value_and_grad
+from fedprior.local import take_step
 from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import About, Logs, Method, register
 from fedprior.rng import Key, Keys
@@ -149,9 +149,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
                 losses = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
                 return (losses * batch.weight).sum(1)
 
-            value, grads = value_and_grad(objective, carry["phi"], None, batch, buffers)
-            optimizer.update(carry["phi"], grads, carry["state"])
-            carry["total"].add_(value)
+            carry["total"].add_(take_step(optimizer, objective, carry["phi"], carry["state"], None, batch, buffers))
             epoch = (carry["steps"] // fixed["per_epoch"]) % copies
             slot = epoch[:, None] * (n + 1) + torch.where(
                 batch.weight > 0, batch.place, n

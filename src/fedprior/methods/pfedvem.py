@@ -27,7 +27,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.bayes.gaussian import deviations, inverse_softplus, kl_to_isotropic
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import value_and_grad
+from fedprior.local import take_step
 from fedprior.models.task import EVALUATION_BATCH, two_classes
 from fedprior.optim import SGD
 from fedprior.protocol import About, Logs, Method, register
@@ -159,8 +159,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
                 nll = (self.head_losses(heads, z, y) * real).sum(1)  # a sum over the client's examples
                 return nll + kl_to_isotropic(mu, sigma, down.w, rho2)
 
-            loss, grads = value_and_grad(objective, q, None, None)
-            optimizer.update(q, grads, state)
+            loss = take_step(optimizer, objective, q, state, None, None)
         return _part(q, "mu"), _part(q, "pi"), loss
 
     @torch.no_grad()
@@ -186,8 +185,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
                 z = self.task.features(base, batch.x, counts=batch.counts() if buffers else None, train=True)
                 return (self.head_losses(heads, z, batch.y) * batch.weight).sum(1)
 
-            _, grads = value_and_grad(objective, carry["base"], None, batch, buffers)
-            optimizer.update(carry["base"], grads, carry["state"])
+            take_step(optimizer, objective, carry["base"], carry["state"], None, batch, buffers)
             return carry
 
         carry: dict[str, Any] = {"base": base, "state": optimizer.init(self.task.parameters(base))}

@@ -13,34 +13,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedprior.optim import Factor
 from fedprior.tree import Params
 
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Identity)
-
-LARGE_LAYER = 8192  # weights per client from which a contiguous gradient is worth a Python function in the graph
 
 Forward = Callable[[Params, Tensor], Tensor]
 """(weights [C, ...], inputs [C, B, ...]) -> outputs [C, B, ...]."""
 
 
+def keep_factors(weight: Tensor) -> list[Factor]:
+    """Let stacked linear layers leave their share of this leaf's gradient in the list that is returned.
+
+    A batch's weight gradient is a product gᵀ x of two thin matrices. Gradient descent can add it to the weights while
+    it multiplies, and then a tensor as large as the weights is neither written nor read.
+    """
+    weight.factors = []  # type: ignore[attr-defined]  # on the tensor itself: it survives every dict it is put into
+    return weight.factors  # type: ignore[attr-defined, no-any-return]
+
+
 class StackedLinear(torch.autograd.Function):
-    """y = x Wᵀ + b per client. Its own backward keeps ∂W contiguous, which halves the cost of the update."""
+    """y = x Wᵀ + b per client. Its own backward keeps ∂W contiguous, or leaves it in factors."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, factors: list[Factor] | None) -> Tensor:
         """x [C, B, in], weight [C, out, in], bias [C, out] -> [C, B, out]."""
         ctx.save_for_backward(x, weight)
+        ctx.factors = factors
         return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """∂x = g W, ∂W = gᵀ x, ∂b = Σ g."""
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        if needs_weight and ctx.factors is not None:
+            ctx.factors.append((grad, x))
+            needs_weight = False
         return (
             grad @ weight if needs_x else None,
             grad.transpose(1, 2) @ x if needs_weight else None,
             grad.sum(1) if needs_bias else None,
+            None,
         )
 
 
@@ -50,10 +64,9 @@ def linear(w: Params, name: str, x: Tensor) -> Tensor:
     bias = w.get(f"{name}.bias")
     if bias is None:
         return x @ weight.transpose(1, 2)
-    if weight.requires_grad and weight[0].numel() > LARGE_LAYER:
-        out: Tensor = StackedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return out
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+    factors = getattr(weight, "factors", None)
+    out: Tensor = StackedLinear.apply(x, weight, bias, factors)  # type: ignore[no-untyped-call]
+    return out
 
 
 def stacked(module: nn.Module, name: str = "") -> Forward | None:
