@@ -16,6 +16,8 @@ from torch.func import functional_call
 from fedprior import tree
 from fedprior.bayes.curvature import Estimate, diagonal
 from fedprior.data.client import ClientData
+from fedprior.errors import FedpriorError
+from fedprior.models import build
 from fedprior.models.task import Task
 from fedprior.rng import Key
 from fedprior.tree import Params
@@ -367,3 +369,16 @@ def test_running_statistics_are_used_but_have_no_curvature() -> None:
     assert "1.running_var" not in found
     quiet = diagonal(task, {**w, "1.running_var": torch.full_like(w["1.running_var"], 1e6)}, data)
     assert quiet["0.weight"].sum() < 1e-4 * found["0.weight"].sum()
+
+
+@estimates
+def test_colour_images_in_a_normed_network(estimate: Estimate) -> None:
+    """Channels-last memory is a matter of speed, and vmap knows none: the copy it runs has the usual one."""
+    network = build("cnn_cifar", {"norm_layer": "group"}, (3, 32, 32), K)
+    agrees(network, (3, 32, 32), estimate)
+
+
+def test_recurrent_networks_are_refused() -> None:
+    task = Task(build("lstm", {"vocabulary": 5, "embedding": 2, "hidden": 2, "features": 3}, (4,), K), K)
+    with pytest.raises(FedpriorError, match="curvature is not available for recurrent models"):
+        diagonal(task, weights(task, 1), examples((4,), (3,), K), "fisher")

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedprior.data.client import ClientData
+from fedprior.errors import FedpriorError
+from fedprior.models.layers import ChannelsLast
 from fedprior.models.task import Task, two_classes
 from fedprior.tree import Params
 
@@ -30,7 +32,7 @@ GRADIENT_SCALARS = 50_000_000  # of all the examples' own gradients that may be 
 
 def diagonal(task: Task, w: Params, data: ClientData, estimate: Estimate = "fisher") -> Params:
     """h of each client at its weights over all its training examples, in evaluation mode: [C, ...] per parameter."""
-    module = copy.deepcopy(task.module).eval()
+    module = _plain(task.module)
     parameters = task.parameters(w)
     batch = max(1, min(BATCH, GRADIENT_SCALARS // task.size))
     clients = []
@@ -44,6 +46,17 @@ def diagonal(task: Task, w: Params, data: ClientData, estimate: Estimate = "fish
                 total[k] += h
         clients.append(total)
     return {k: torch.stack([total[k] for total in clients]) for k in parameters}
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that vmap can run: it knows no memory formats and no fused recurrent kernels."""
+    if any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
+        raise FedpriorError("curvature is not available for recurrent models: choose a method without it.")
+    copied = copy.deepcopy(module).eval()
+    for name, layer in list(copied.named_modules()):
+        if isinstance(layer, ChannelsLast):
+            copied.set_submodule(name, nn.Identity())
+    return copied
 
 
 def _squared_gradients(

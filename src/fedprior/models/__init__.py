@@ -7,14 +7,21 @@ from typing import Any
 
 from torch import nn
 
-from fedprior.models.cnn import cnn_cifar, cnn_cifar_lenet, cnn_emnist, lenet5
+from fedprior.models.alexnet import alexnet
+from fedprior.models.cnn import cnn6, cnn_cifar, cnn_cifar_lenet, cnn_emnist, lenet5, lenet_wide
 from fedprior.models.mlp import mlp, softmax
+from fedprior.models.recurrent import lstm
+from fedprior.models.resnet import resnet18, resnet20, resnet32, resnet44, resnet56
 from fedprior.options import call
 from fedprior.options import defaults as option_defaults
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    f.__name__: f for f in (softmax, mlp, lenet5, cnn_cifar, cnn_emnist, cnn_cifar_lenet)
-}
+FACTORIES: tuple[Callable[..., nn.Module], ...] = (
+    *(softmax, mlp),
+    *(lenet5, lenet_wide, cnn_cifar, cnn_emnist, cnn_cifar_lenet, cnn6),
+    *(resnet18, resnet20, resnet32, resnet44, resnet56, alexnet),
+    lstm,
+)
+MODELS: dict[str, Callable[..., nn.Module]] = {f.__name__: f for f in FACTORIES}
 
 
 def defaults(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+
 from pydantic import NonNegativeInt
 from torch import nn
 
 from fedprior.errors import FedpriorError
-from fedprior.models.layers import ChannelsLast, Norm, activation, classifier, conv_block
+from fedprior.models.layers import ChannelsLast, Norm, activation, classifier, conv_block, norm
 
 
 def _image(shape: tuple[int, ...], size: int, name: str) -> int:
     if len(shape) != 3 or shape[1:] != (size, size):
         raise FedpriorError(f"model '{name}' takes images of {size}×{size} pixels, but the data has shape {shape}.")
+    return shape[0]
+
+
+def image_channels(shape: tuple[int, ...], name: str, least: int = 1) -> int:
+    """The channels of images whose height and width may be any from `least` on."""
+    if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < least:
+        size = f" of at least {least}×{least} pixels" if least > 1 else " (channels, height, width)"
+        raise FedpriorError(f"model '{name}' takes images{size}, but the data has shape {shape}.")
     return shape[0]
 
 
@@ -36,6 +46,23 @@ def lenet5(
         *(nn.Linear(16 * side * side, 120), relu, nn.Linear(120, 84), relu),
     ]
     return classifier(base, 84, classes)
+
+
+def lenet_wide(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
+    """FedBPS's wide LeNet for CIFAR10, 192 features (797,962 parameters with 10 classes).
+
+    The paper says two convolutions with pooling and three linear layers, wider than LeNet-5; the widths (64, 64, 384,
+    192), 5×5 kernels without padding, ReLU and max-pooling are ours.
+    """
+    relu = nn.ReLU()
+    base: list[nn.Module] = [
+        ChannelsLast(),
+        *conv_block((_image(shape, 32, "lenet_wide"), 64), 5, 0, relu, norm_layer),
+        *conv_block((64, 64), 5, 0, relu, norm_layer),
+        nn.Flatten(),
+        *(nn.Linear(1600, 384), relu, nn.Linear(384, 192), relu),
+    ]
+    return classifier(base, 192, classes)
 
 
 def cnn_cifar(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
@@ -74,3 +101,19 @@ def cnn_cifar_lenet(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = 
         *(nn.Linear(800, 120), relu, nn.Linear(120, 84), relu),
     ]
     return classifier(base, 84, classes)
+
+
+def cnn6(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
+    """pFedVEM's six layers for CIFAR100 and SUN397, 100 features (base of 618,916 parameters), images of any size.
+
+    Its pools are padded by one pixel: 32 pixels become 17, 9, 5 and 3. Every window still holds a pixel of the image,
+    so the activation may follow the pool here too.
+    """
+    relu = nn.ReLU()
+    base: list[nn.Module] = [ChannelsLast()]
+    for channels in itertools.pairwise((image_channels(shape, "cnn6"), 32, 64, 128, 256)):
+        base += [nn.Conv2d(*channels, 3, padding=1), *norm(norm_layer, channels[1], images=True)]
+        base += [nn.MaxPool2d(2, padding=1), relu]
+    base += [nn.Conv2d(256, 100, 3, padding=1), *norm(norm_layer, 100, images=True), relu]
+    base += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return classifier(base, 100, classes)
