@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedprior import tree
 from fedprior.data.client import Batch, Budget, ClientData, schedule
 from fedprior.errors import FedpriorError
-from fedprior.local import Train, descend, take_step, value_and_grad
+from fedprior.local import Train, descend, descend_head, take_step, value_and_grad
 from fedprior.models import build
 from fedprior.models.task import Task
 from fedprior.optim import SGD, Adam
@@ -102,7 +102,7 @@ def test_budget() -> None:
     assert Train(batch_size=8, epochs=3).budget(plain) == Budget(8, epochs=3)
     assert Train(batch_size=8, epochs=3, steps=5).budget(plain) == Budget(8, steps=5)
     assert Train(batch_size=8, epochs=3, steps=0).budget(plain) == Budget(8, steps=0)
-    assert Train(batch_size=8, epochs=3).budget(batch_norm) == Budget(8, epochs=3, smallest=2)
+    assert Train(batch_size=8, epochs=3).budget(batch_norm) == Budget(8, epochs=3, smallest=2, together=False)
 
 
 def test_lasting() -> None:
@@ -289,3 +289,46 @@ def test_batches_are_padded_only_where_weight_is_zero() -> None:
 
     descend(task, Train(batch_size=4, epochs=1), objective, start(task), {}, data, KEYS)
     assert counts == [[4, 4, 4], [4, 1, 3], [3]]
+
+
+# Heads alone
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn_emnist"])
+def test_training_heads_on_cached_features_is_training_them_behind_the_base(model: str) -> None:
+    """The same batches and steps as a whole network of which only the head has gradients."""
+    shape = (4,) if model == "mlp" else (1, 28, 28)
+    task = Task(build(model, {}, shape, 3), 3, dtype=torch.float64)
+    data = ClientData(normal(0, sum(SIZES), *shape), torch.arange(sum(SIZES)) % 3, (0, 5, 16), SIZES)
+    train = Train(lr=0.3, batch_size=4, epochs=2, momentum=0.5)
+    base, head = task.split(start(task))
+    found, loss = descend_head(task, train, head, base, data, KEYS)
+    expected, value = descend(
+        task, train, lambda w, fixed, batch: task.nll({**fixed, **w}, batch), head, base, data, KEYS
+    )
+    assert list(found) == list(head)
+    torch.testing.assert_close(loss, value)
+    for k, v in expected.items():
+        torch.testing.assert_close(found[k], v, rtol=1e-10, atol=1e-12)
+        assert not torch.allclose(v, head[k])
+
+
+def test_features_of_the_clients_given_and_no_others() -> None:
+    task, data = make_task(), make_data()
+    base, _ = task.split(start(task))
+    embedded = task.embedded(tree.index(base, [2, 0]), data[[2, 0]])
+    assert embedded.size == (SIZES[2], SIZES[0])
+    for c, original in enumerate((2, 0)):
+        x, y = data.client(original)
+        z, labels = embedded.client(c)
+        assert torch.equal(labels, y)
+        own = {k: v[original : original + 1] for k, v in base.items()}
+        torch.testing.assert_close(z, task.features(own, x.unsqueeze(0)).squeeze(0))
+
+
+def test_a_head_deep_in_a_module_keeps_its_name() -> None:
+    module = nn.ModuleDict({"body": nn.Linear(4, 5), "tail": nn.ModuleDict({"last": nn.Linear(5, 3)})})
+    module.forward = lambda x: module["tail"]["last"](module["body"](x))  # type: ignore[index]
+    task = Task(module, 3, head="tail.last")
+    assert set(task.head_alone.init(Key.from_seed(0))) == {"tail.last.weight", "tail.last.bias"}
+    assert task.head_alone.stackable

@@ -53,7 +53,7 @@ class Train:
         if self.batch_size < task.smallest_batch:
             raise FedpriorError("batch normalisation needs batches of two or more examples: raise train.batch_size.")
         epochs = self.epochs if self.steps is None else None
-        return Budget(self.batch_size, epochs, self.steps, task.smallest_batch)
+        return Budget(self.batch_size, epochs, self.steps, task.smallest_batch, task.stackable)
 
     def plain(self) -> SGD:
         """Gradient descent with this learning rate and decay and nothing else, for methods that need it plain."""
@@ -140,6 +140,17 @@ def descend(
     done = fold(step, start, fixed, data, keys.fold("descend"), budget)
     steps = torch.tensor([max(1, budget.length(n)) for n in data.size])
     return done.w, done.total / steps
+
+
+def descend_head(
+    task: Task, train: Train, head: Params, base: Params, data: ClientData, keys: Keys
+) -> tuple[Params, Tensor]:
+    """Train the heads behind frozen bases, as `descend` does.
+
+    Features are computed once, and then all clients are stacked, whatever the base is made of.
+    """
+    alone = task.head_alone
+    return descend(alone, train, lambda w, _, batch: alone.nll(w, batch), head, {}, task.embedded(base, data), keys)
 
 
 class Descent(NamedTuple):

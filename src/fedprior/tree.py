@@ -105,16 +105,17 @@ class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, count: int, *both: Tensor) -> Tensor:
         ctx.save_for_backward(*both)
-        flat = [gap.reshape(len(gap), -1) for gap in torch._foreach_sub(both[:count], both[count:])]
-        return torch.stack([torch.linalg.vecdot(leaf, leaf) for leaf in flat]).sum(0)
+        ctx.gaps = torch._foreach_sub(both[:count], both[count:])
+        flat = [gap.reshape(len(gap), -1) for gap in ctx.gaps]
+        return torch.stack([torch.linalg.vector_norm(leaf, dim=1) for leaf in flat]).square().sum(0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        both = ctx.saved_tensors  # saved rather than their difference, so that second derivatives exist
+        both, gaps = ctx.saved_tensors, ctx.gaps
         half = len(both) // 2
-        pull = [
-            (a - b) * (2 * grad).view(-1, *[1] * (a.dim() - 1)) for a, b in zip(both[:half], both[half:], strict=True)
-        ]
+        if torch.is_grad_enabled():  # second derivatives are wanted: the gaps must be in the graph
+            gaps = [a - b for a, b in zip(both[:half], both[half:], strict=True)]
+        pull = [gap * (2 * grad).view(-1, *[1] * (gap.dim() - 1)) for gap in gaps]
         needs = ctx.needs_input_grad[1:]
         ours = [p if need else None for p, need in zip(pull, needs, strict=False)]
         theirs = [-p if need else None for p, need in zip(pull, needs[half:], strict=True)]

@@ -225,6 +225,13 @@ def test_order_and_company_do_not_matter(order: list[int], size: int) -> None:
     assert_close(walk(data, budget, rows), tree.index(walk(data, budget), rows))
 
 
+def test_one_after_another_is_the_same_walk() -> None:
+    """`together=False`: every step sees one client, and the stack comes back as it does otherwise."""
+    data = regression([7, 3, 0, 5])
+    budget = Budget(2, epochs=2)
+    assert_close(walk(data, budget._replace(together=False)), walk(data, budget))
+
+
 def test_the_step_is_alive() -> None:
     """Guards the tests above: prior, noise and data all reach the result."""
     data, budget = regression(RAGGED), Budget(3, epochs=2)

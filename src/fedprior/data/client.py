@@ -122,6 +122,7 @@ class Budget(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     smallest: int = 1  # a last batch with fewer examples is skipped: batch normalisation needs two
+    together: bool = True  # a step takes the whole stack, or each client runs to its end before the next one starts
 
     def per_epoch(self, n: int) -> int:
         """Batches in one pass over n examples."""
@@ -173,6 +174,11 @@ def fold(
     `carry` and `fixed` are stacks. The carry is copied once, so a step may write to the one it is given; `fixed` is
     never copied. Clients that finish early leave the stack, so a step sees a prefix of it.
     """
+    if not budget.together and len(data) > 1:
+        singles = [slice(c, c + 1) for c in range(len(data))]
+        return tree.cat(
+            [fold(step, tree.index(carry, c), tree.index(fixed, c), data[c], keys[c], budget) for c in singles]
+        )
     order = sorted(range(len(data)), key=lambda c: -budget.length(data.size[c]))
     if order == list(range(len(data))):
         return _run(step, tree.clone(carry), fixed, data, keys, schedule(data, keys, budget))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import Train, descend
+from fedprior.local import Train, descend, descend_head
 from fedprior.protocol import Logs, Method, Moment, Weights
 from fedprior.rng import Key, Keys
 from fedprior.tree import Params
@@ -73,13 +73,15 @@ class Split(Method[Shared, Client, Shared, Up, Weights]):
         A frozen base runs in evaluation mode: its running statistics are frozen too.
         """
         base, top = self.task.split(w)
-        free, frozen = (top, base) if head else (base, top)
+        if head:
+            top, loss = descend_head(self.task, train, top, base, data, keys)
+        else:
+            base, loss = descend(self.task, train, self.base_objective, base, top, data, keys)
+        return _sorted({**base, **top}), loss
 
-        def objective(free: Params, frozen: Params, batch: Batch) -> Tensor:
-            return self.task.nll({**frozen, **free}, batch, train=not head)
-
-        trained, loss = descend(self.task, train, objective, free, frozen, data, keys)
-        return _sorted({**frozen, **trained}), loss
+    def base_objective(self, base: Params, head: Params, batch: Batch) -> Tensor:
+        """F_k as a function of the base, [C]."""
+        return self.task.nll({**base, **head}, batch)
 
     def objective(self, w: Params, nothing: Params, batch: Batch) -> Tensor:
         """F_k of the whole network, [C]."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.bayes.simplex import minimise_quadratic
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
+from fedprior.local import descend, descend_head
 from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import About, Logs, Method, Weights, register
 from fedprior.rng import Key, Keys
@@ -98,10 +98,6 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         per = counts.clamp(min=1)
         return counts, sums / per.unsqueeze(2), squares / per
 
-    def head_objective(self, head: Params, base: Params, batch: Batch) -> Tensor:
-        """CE as a function of the head; the frozen base runs in evaluation mode."""
-        return self.task.nll({**base, **head}, batch, train=False)
-
     def base_objective(self, base: Params, fixed: dict[str, Params], batch: Batch) -> Tensor:
         """CE + λ · MSE(z, global mean of its class), [C]."""
         buffers = self.task.buffers
@@ -148,7 +144,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         scaled = share.unsqueeze(2) * means
         variance = ((share * squares).sum(1) - scaled.square().sum((1, 2))) / data.n
         train = replace(self.train.lasting(self.head_epochs), lr=self.head_lr)
-        head, _ = descend(self.task, train, self.head_objective, down.head, down.base, data, keys.fold("head"))
+        head, _ = descend_head(self.task, train, down.head, down.base, data, keys.fold("head"))
         fixed = {"head": head, "global": {"means": down.means, "seen": down.seen}}
         base, loss = descend(self.task, self.train, self.base_objective, down.base, fixed, data, keys.fold("base"))
         after = self.statistics(base, data)[1].to(self.task.dtype)

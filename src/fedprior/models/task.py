@@ -13,6 +13,7 @@ Integer counters are left out: nothing may average them.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
@@ -54,7 +55,7 @@ class Task:
         self.buffers = frozenset(k for k, b in module.named_buffers() if b.is_floating_point())
 
     def __getstate__(self) -> dict[str, object]:
-        lazy = ("_stacked", "_stacked_base", "_full", "_base")  # closures and live modules are made anew where needed
+        lazy = ("_stacked", "_stacked_base", "_full", "_base", "head_alone")  # closures and live modules: made anew
         return {k: v for k, v in vars(self).items() if k not in lazy}
 
     # Weights
@@ -98,6 +99,27 @@ class Task:
         width: int = self.module.get_submodule(self.head).in_features  # type: ignore[assignment]
         return width
 
+    @cached_property
+    def head_alone(self) -> Task:
+        """The head as a task of its own, with the same names: softmax regression on features."""
+        layer: nn.Module = self.module.get_submodule(self.head)
+        for part in reversed(self.head.split(".")):
+            layer = nn.Sequential(OrderedDict({part: layer}))
+        return Task(layer, self.classes, head=self.head, dtype=self.dtype)
+
+    @torch.no_grad()
+    def embedded(self, base: Params, data: ClientData) -> ClientData:
+        """The data that `head_alone` sees: features of every example under a frozen base, in evaluation mode."""
+        parts: list[list[Tensor]] = [[torch.empty(0, self.features_width, dtype=self.dtype)] for _ in data.size]
+        for batch in data.batches(EVALUATION_BATCH):
+            z = self.features(base, batch.x)
+            for c, m in enumerate(batch.counts()):
+                parts[c].append(z[c, :m])
+        z = torch.cat([part for client in parts for part in client])
+        y = torch.cat([data.client(c)[1] for c in range(len(data))])
+        ends = list(itertools.accumulate(data.size, initial=0))
+        return ClientData(z, y, tuple(ends[:-1]), data.size)
+
     @property
     def smallest_batch(self) -> int:
         """Batch normalisation has no statistics of a single example."""
@@ -123,7 +145,7 @@ class Task:
 
     @property
     def stackable(self) -> bool:
-        """Whether a stack of clients runs as one batched pass."""
+        """Whether a stack of clients runs as one batched pass; the clients of other models train one by one."""
         return self._stacked is not None
 
     def _outputs(self, w: Params, x: Tensor, counts: list[int] | None = None, *, train: bool = False) -> Tensor:
