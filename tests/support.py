@@ -59,7 +59,7 @@ class Trace:
         self.test = dict(zip(self.clients, predictions["test"], strict=True))
         self.models = dict(zip(self.clients, models, strict=True))
         self.server = {k: v.clone() for k, v in tree.items(engine.server)}
-        self.states = {k: v.clone() for k, v in tree.items(engine.context.memory.states)}
+        self.states = {k: v.clone() for k, v in tree.items(engine.memory.states)}
         self.logs = logs
 
     def vector(self) -> NDArray[np.float64]:

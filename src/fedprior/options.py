@@ -71,5 +71,5 @@ class plain_errors:  # noqa: N801 - reads as a verb where it is used
             path = ".".join(str(part) for part in first["loc"])
             if not path:
                 raise FedpriorError(f"{self.where}: {first['msg'].removeprefix('Value error, ')}.") from error
-            given = repr(first.get("input"))
-            raise FedpriorError(f"{self.where}: {path} = {given} is not valid: {first['msg'].lower()}.") from error
+            given, why = repr(first.get("input")), first["msg"].removeprefix("Value error, ").lower()
+            raise FedpriorError(f"{self.where}: {path} = {given} is not valid: {why}.") from error

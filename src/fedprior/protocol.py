@@ -67,6 +67,7 @@ class About(NamedTuple):
     everyone_trains: bool = False  # every client trains every round, and a sample reports
     personal_downlink: bool = False  # `broadcast` makes one message per client
     fixed_state: bool = False  # what a client keeps stays as it was when it joined
+    head_phase: bool = False  # there are phases in which only heads train, on features that are computed once
     plain_sgd: bool = False  # the method's identities need plain SGD: momentum, Adam and clipping are not used
 
 

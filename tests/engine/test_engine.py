@@ -19,6 +19,8 @@ from fedprior.data.federation import Federation, from_arrays
 from fedprior.engine import Engine
 from fedprior.engine.stack import STACK_CLIENTS, STACK_SCALARS, chunk_size, compose
 from fedprior.local import Train
+from fedprior.methods.fedavg import FedAvg
+from fedprior.methods.fedrep import FedRep
 from fedprior.models import build as build_model
 from fedprior.models.task import Task
 from fedprior.protocol import About, Empty, Logs, Method
@@ -89,7 +91,7 @@ def test_compose_by_hand() -> None:
 def test_automatic_stacks_of_small_models_are_bounded(hidden: int) -> None:
     """4-h-3 has 8h + 3 weights: 11, 803 and 40,003; the bound is 256 clients, then 2.5 million weights."""
     model = Task(build_model("mlp", {"hidden": [hidden]}, (FEATURES,), CLASSES), CLASSES)
-    chosen = chunk_size("auto", model)
+    chosen = chunk_size("auto", FedAvg().bind(model, Train()))
     assert chosen == {1: 256, 100: 256, 5000: 62}[hidden]
     assert chosen <= STACK_CLIENTS
     assert chosen * model.size <= STACK_SCALARS
@@ -99,11 +101,12 @@ def test_automatic_stacks_of_other_models() -> None:
     """Convolutions run one by one; so does a perceptron of more than 2.5 million weights; what is given is kept."""
     conv = Task(build_model("lenet5", {}, (1, 16, 16), CLASSES), CLASSES)
     assert not conv.stackable
-    assert chunk_size("auto", conv) == 1
-    assert chunk_size(3, conv) == 3
+    assert chunk_size("auto", FedAvg().bind(conv, Train())) == 1
+    assert chunk_size("auto", FedRep().bind(conv, Train())) == 8, "its heads can be stacked"
+    assert chunk_size(3, FedRep().bind(conv, Train())) == 3
     huge = Task(build_model("mlp", {"hidden": [400_000]}, (FEATURES,), CLASSES), CLASSES)
     assert huge.stackable
-    assert chunk_size("auto", huge) == 1
+    assert chunk_size("auto", FedAvg().bind(huge, Train())) == 1
 
 
 # Rounds
@@ -172,7 +175,7 @@ def test_only_reporters_are_aggregated_and_only_trainers_move(chunk: Any) -> Non
     n = data.train.size
     with Engine(Tally(task=task(data)), data, 0, chunk=chunk) as engine:
         logs = engine.round(0, [0, 2, 3, 6], [6, 2])
-        states = engine.context.memory.states
+        states = engine.memory.states
         assert engine.server.total == n[2] + n[6]
         assert engine.server.who.tolist() == [0, 0, 1, 0, 0, 0, 1]
         assert states.trained.tolist() == [1, 0, 1, 1, 0, 0, 1]
@@ -196,7 +199,7 @@ def test_clients_join_when_they_first_train(chunk: Any) -> None:
         _, models = engine.predict(2, ("test",), models=True)
         assert [int(m["joined"]) for m in models] == [0, 2, 2, 1, 2, 2, 2]
         assert [int(m["trained"]) for m in models] == [2, 0, 0, 1, 0, 0, 0]
-        assert engine.context.memory.joined.tolist() == [True, False, False, True, False, False, False]
+        assert engine.memory.joined.tolist() == [True, False, False, True, False, False, False]
         engine.round(2, [5], [5])
         _, models = engine.predict(3, ("test",), models=True)
         assert [int(m["joined"]) for m in models] == [0, 3, 3, 1, 3, 2, 3]

@@ -21,11 +21,13 @@ from torch import Tensor
 from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation
 from fedprior.engine import Engine, WorkerError
+from fedprior.engine import pool as pool_module
+from fedprior.engine.pool import Here, Pool, start_method
 from fedprior.engine.stack import compose
 from fedprior.errors import FedpriorError
 from fedprior.protocol import About, Empty, Logs, Method
 from fedprior.rng import Key, Keys
-from support import CLASSES, bound, federation, task
+from support import CLASSES, bound, federation, same, task
 
 VICTIM = 2  # the client at which things go wrong
 
@@ -127,8 +129,8 @@ def test_a_worker_killed_between_rounds_is_told() -> None:
     data = federation()
     with Engine(bound("fedavg", data), data, 0, workers=2, chunk=2) as running:
         running.round(0, running.everyone, running.everyone)
-        assert running.pool is not None
-        victim = running.pool.processes[0]
+        assert isinstance(running.runner, Pool)
+        victim = running.runner.processes[0]
         victim.kill()
         victim.join()
         with pytest.raises(FedpriorError, match="worker process died"):
@@ -152,7 +154,7 @@ from fedprior.engine import Engine
 data = federation()
 with Engine(bound("fedavg", data), data, 0, workers=2, chunk=2) as engine:
     engine.round(0, engine.everyone, engine.everyone)
-    print(*(process.pid for process in engine.pool.processes), flush=True)
+    print(*(process.pid for process in engine.runner.processes), flush=True)
     time.sleep(60)
 """
 
@@ -182,3 +184,34 @@ def test_workers_end_when_their_parent_is_killed() -> None:
         for pid in workers:
             if _alive(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_auto_starts_workers_once_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No workers for a first short job; then, with any work at all counted as enough, workers, and the same bits."""
+    monkeypatch.setattr("fedprior.engine.cores", lambda: 2)
+    data = federation()
+    with (
+        Engine(bound("ditto", data), data, 0, chunk=2) as here,
+        Engine(bound("ditto", data), data, 0, chunk=2, workers="auto") as auto,
+    ):
+        assert isinstance(auto.runner, Here)
+        for engine in (here, auto):
+            engine.round(0, engine.everyone, engine.everyone)
+        assert auto.runner.pool is None
+        monkeypatch.setitem(pool_module.START_SECONDS, start_method(), 0.0)
+        for engine in (here, auto):
+            engine.round(1, engine.everyone, engine.everyone)
+        assert auto.runner.pool is not None
+        assert same(here.server, auto.server)
+        assert same(here.memory.states, auto.memory.states)
+    assert not any(process.is_alive() for process in auto.runner.pool.processes)
+
+
+def test_auto_keeps_a_single_stack_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pool_module.START_SECONDS, start_method(), 0.0)
+    data = federation()
+    with Engine(bound("fedavg", data), data, 0, workers="auto") as auto:
+        for number in range(2):
+            auto.round(number, auto.everyone, auto.everyone)
+        assert isinstance(auto.runner, Here)
+        assert auto.runner.pool is None

@@ -181,8 +181,8 @@ def test_save_and_restore_are_inverse(tmp_path: Path) -> None:
         assert not same(one.server, two.server)
         assert Saver(tmp_path, two, "data").restore() == 1
         assert same(one.server, two.server)
-        assert same(one.context.memory.states, two.context.memory.states)
-        assert two.context.memory.joined.tolist() == [True, False, True, False, False, True, False]
+        assert same(one.memory.states, two.memory.states)
+        assert two.memory.joined.tolist() == [True, False, True, False, False, True, False]
         assert type(two.server) is type(one.server)
 
 

@@ -547,9 +547,9 @@ def test_a_client_that_does_not_report() -> None:
     for federated in (data, replace(data, train=replace(data.train, y=y))):
         with Engine(method, federated, 5) as engine:
             for number in range(3):
-                before = tree.clone(tree.index(engine.context.memory.states, [1]))
+                before = tree.clone(tree.index(engine.memory.states, [1]))
                 engine.round(number, [0, 1, 2], [0, 2])
-                after = tree.index(engine.context.memory.states, [1])
+                after = tree.index(engine.memory.states, [1])
                 assert (flat(after.theta) != flat(before.theta)).any()
                 assert (flat(after.w_last) != flat(before.w_last)).any()
             servers.append(tree.clone(engine.server))

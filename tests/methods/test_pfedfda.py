@@ -582,10 +582,10 @@ def test_evaluation_leaves_no_trace() -> None:
     data = federation()
     with Engine(pfedfda(norm=True), data, 5) as engine:
         engine.round(0, engine.everyone, engine.everyone)
-        server, states = tree.clone(engine.server), tree.clone(engine.context.memory.states)
+        server, states = tree.clone(engine.server), tree.clone(engine.memory.states)
         first, second = (engine.predict(0, ("test",), models=True) for _ in range(2))
         assert same(engine.server, server)
-        assert same(engine.context.memory.states, states)
+        assert same(engine.memory.states, states)
     for a, b in zip(first[0]["test"], second[0]["test"], strict=True):
         assert (a == b).all()
     for ours, theirs in zip(first[1], second[1], strict=True):

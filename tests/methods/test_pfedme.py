@@ -199,11 +199,11 @@ def test_a_client_that_does_not_report() -> None:
     for federated in (data, other):
         with Engine(method, federated, 5) as engine:
             for number in range(3):
-                before = flat(engine.context.memory.states.theta)[1].clone()
+                before = flat(engine.memory.states.theta)[1].clone()
                 engine.round(number, [0, 1, 2], [0, 2])
-                assert (flat(engine.context.memory.states.theta)[1] != before).all()
+                assert (flat(engine.memory.states.theta)[1] != before).all()
             servers.append(tree.clone(engine.server))
-            thetas.append(flat(engine.context.memory.states.theta)[1].clone())
+            thetas.append(flat(engine.memory.states.theta)[1].clone())
     assert same(servers[0], servers[1])
     assert (thetas[0] != thetas[1]).any()
 

@@ -491,10 +491,10 @@ def test_a_client_that_does_not_report() -> None:
     for federated in (data, other):
         with Engine(method, federated, 5) as engine:
             for number in range(3):
-                before = tree.clone(engine.context.memory.states)
+                before = tree.clone(engine.memory.states)
                 engine.round(number, [0, 1, 2], [0, 2])
             servers.append(tree.clone(engine.server))
-            states.append((before, tree.clone(engine.context.memory.states)))
+            states.append((before, tree.clone(engine.memory.states)))
     assert same(servers[0], servers[1])
     (before, after), (_, elsewhere) = states
     for part in ("mu", "pi"):

@@ -30,7 +30,9 @@ Options = Annotated[
 Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything")]
-Workers = Annotated[int | None, typer.Option("--workers", help="worker processes; results do not depend on it")]
+Workers = Annotated[
+    str | None, typer.Option("--workers", help="worker processes, or auto; results do not depend on it")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="a new folder for the results")]
 File = Annotated[Path | None, typer.Option("--config", help="a TOML file with the same keys as the overrides")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")]
@@ -165,14 +167,14 @@ def compare(
 
 
 def _sections(
-    method: str | None, data: str | None, rounds: int | None, seed: int | None, workers: int | None
+    method: str | None, data: str | None, rounds: int | None, seed: int | None, workers: str | None
 ) -> dict[str, Any]:
     return {
         "method": {"name": method} if method else None,
         "data": {"name": data} if data else None,
         "rounds": rounds,
         "seed": seed,
-        "workers": workers,
+        "workers": int(workers) if workers and workers.isdecimal() else workers,
     }
 
 

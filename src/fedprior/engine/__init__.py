@@ -1,7 +1,7 @@
 """The engine: stacks of clients × worker processes, one torch thread each.
 
 It owns what a run keeps between rounds. Clients' states and uplinks lie in memory that all workers share, so a round
-sends only row numbers through the pipes; and the same code runs in this process when there is one worker.
+sends only row numbers through the pipes; and the same code runs in this process, or as tasks on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,10 +18,9 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.engine.memory import keep_freed_memory
-from fedprior.engine.pool import Pool, WorkerError
+from fedprior.engine.memory import Need, cores, keep_freed_memory, need, shared_room
+from fedprior.engine.pool import Here, Pool, Runner, WorkerError
 from fedprior.engine.stack import (
-    SPLIT_WORK,
     Answer,
     AnyMethod,
     Context,
@@ -30,12 +29,25 @@ from fedprior.engine.stack import (
     Memory,
     Predict,
     Predictions,
+    View,
     chunk_size,
     compose,
+    least_stacks,
 )
 from fedprior.rng import Key
 
-__all__ = ["AnyMethod", "Engine", "Predictions", "WorkerError"]
+__all__ = ["AnyMethod", "Engine", "Predictions", "WorkerError", "Workers"]
+
+Workers = int | Literal["auto"]
+"""How many worker processes. `auto`: one per core, once the run has lasted as long as it takes to start them."""
+
+
+class Shapes(NamedTuple):
+    """Trees of one client, to lay out memory by."""
+
+    state: Any
+    up: Any
+    down: Any  # of all clients
 
 
 class Engine:
@@ -48,50 +60,79 @@ class Engine:
         seed: int,
         *,
         chunk: int | Literal["auto"] = "auto",
-        workers: int = 1,
+        workers: Workers = 1,
         start_method: str | None = None,
+        backend: Literal["local", "ray"] = "local",
+        address: str | None = None,
     ) -> None:
         keep_freed_memory()
         self.method, self.federation, self.root = method, federation, Key.from_seed(seed)
-        self.largest = chunk_size(chunk, method.task)
+        self.largest = chunk_size(chunk, method)
         ranked = sorted(range(len(federation)), key=lambda i: federation.clients[i])
         self.ids = torch.empty(len(federation), dtype=torch.int64)  # a client's id is the rank of its name
         self.ids[ranked] = torch.arange(len(federation))
         self.server = method.init_server(self.root, len(federation))
-        self.shared = workers > 1
-        if self.shared:
-            federation.share_memory()
-        self.context = Context(method, federation, self.root, self._memory())
-        self.pool = Pool(self.context, workers, start_method) if self.shared else None
+        self.context = Context(method, federation, self.root)
+        shapes = self._rehearse()
+        at_work = 1 if backend == "ray" else self._workers(workers, shapes)
+        self.shared = at_work > 1
+        self._need(shapes, at_work).check(shared=self.shared)
+        self.memory = self._memory(shapes)
+        self.runner = self._runner(at_work, workers == "auto", start_method, backend, address)
+
+    def _runner(self, workers: int, auto: bool, start_method: str | None, backend: str, address: str | None) -> Runner:
+        if backend == "ray":
+            from fedprior.engine.cluster import Cluster
+
+            return Cluster(self.context, self.memory, address)
+        if workers == 1 or auto:
+            return Here(self.context, self.memory, workers)
+        return Pool(self.context, self.memory, workers, start_method)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self.pool is not None:
-            self.pool.close()
+        self.runner.close()
 
     @property
     def everyone(self) -> list[int]:
         """All clients."""
         return list(range(len(self.federation)))
 
-    def _memory(self) -> Memory:
-        """Room for every client's state, uplink and message, shaped by a rehearsal of no steps with one client."""
-        n = len(self.federation)
+    def _rehearse(self) -> Shapes:
+        """One client takes a round of no steps, and shows what its state and messages look like."""
         rehearsal = self.method.using(self.method.task, replace(self.method.train, steps=0))
         down = rehearsal.broadcast(self.server, self.ids)
         personal = self.method.about.personal_downlink
-        one = tree.index(down, slice(1)) if personal else tree.expand(down, 1)
-        empty = Memory(None, torch.zeros(n, dtype=torch.bool), None, None)
-        context = Context(rehearsal, self.federation, self.root, empty)
-        data, keys = self.federation.train[[0]], context.keys([0]).fold("round", 0)
-        state, up, _ = rehearsal.local_update(rehearsal.init_client(one, data, keys), one, data, keys)
+        context = replace(self.context, method=rehearsal)
+        view = View(None, [False], tree.index(down, slice(1)) if personal else down)
+        _, trained = context.work(Local([0], [0], 0), view)
+        assert trained is not None
+        return Shapes(trained.state, trained.up, down)
+
+    def _need(self, shapes: Shapes, workers: int) -> Need:
+        weights = self.method.task.size * self.method.task.dtype.itemsize
+        sizes = (tree.nbytes(shapes.state), tree.nbytes(shapes.up), tree.nbytes(shapes.down))
+        return need(*sizes, len(self.federation), weights, min(self.largest, len(self.federation)), workers)
+
+    def _workers(self, workers: Workers, shapes: Shapes) -> int:
+        """How many there will be. `auto` makes do with this process where shared memory is too small for more."""
+        if workers != "auto":
+            return workers
+        room = shared_room()
+        fits = room is None or self._need(shapes, 1).kept <= room
+        return min(cores(), len(self._stacks(self.everyone))) if fits else 1
+
+    def _memory(self, shapes: Shapes) -> Memory:
+        """Room for every client's state, uplink and message."""
+        n = len(self.federation)
         return Memory(
-            states=tree.map(lambda leaf: self._room(leaf, n), state),
+            states=tree.map(lambda leaf: self._room(leaf, n), shapes.state),
             joined=self._share(torch.zeros(n, dtype=torch.bool)),
-            ups=tree.map(lambda leaf: self._room(leaf, n), up),
-            down=tree.map(lambda leaf: self._share(torch.zeros_like(leaf)), down),
+            ups=tree.map(lambda leaf: self._room(leaf, n), shapes.up),
+            down=tree.map(lambda leaf: self._share(torch.zeros_like(leaf)), shapes.down),
+            personal=self.method.about.personal_downlink,
         )
 
     def _room(self, leaf: Tensor, rows: int) -> Tensor:
@@ -103,21 +144,16 @@ class Engine:
         return leaf
 
     def _stacks(self, rows: list[int]) -> list[list[int]]:
-        work = len(rows) * self.method.train.batch_size * self.method.task.size
-        least = 2 if work >= SPLIT_WORK else 1
-        return compose(rows, self.federation, self.largest, least)
+        return compose(rows, self.federation, self.largest, least_stacks(self.method, len(rows)))
 
     def _run(self, jobs: Sequence[Job]) -> list[Answer]:
         answers: list[Answer] = []
-        if self.pool is None:
-            answers = [self.context.do(job) for job in jobs]
-        else:
-            self.pool.run(jobs, answers.append)
+        self.runner.run(jobs, answers.append)
         return answers
 
     def _broadcast(self) -> None:
         down = self.method.broadcast(self.server, self.ids)
-        for target, value in zip(tree.leaves(self.context.memory.down), tree.leaves(down), strict=True):
+        for target, value in zip(tree.leaves(self.memory.down), tree.leaves(down), strict=True):
             target.copy_(value)
 
     def round(self, number: int, trainers: list[int], reporters: list[int]) -> dict[str, NDArray[np.float64]]:
@@ -127,7 +163,7 @@ class Engine:
         slot = {i: k for k, i in enumerate(reporters)}
         stacks = self._stacks(trainers)
         answers = self._run([Local(rows, [slot.get(i, -1) for i in rows], number) for rows in stacks])
-        memory = self.context.memory
+        memory = self.memory
         memory.joined[trainers] = True
         ups = tree.index(memory.ups, slice(len(reporters)))
         server = self.method.aggregate(self.server, ups, self.ids[reporters])
@@ -140,12 +176,12 @@ class Engine:
 
     def _own(self, leaf: Tensor) -> Tensor:
         """The next round writes over the uplinks: a server state must not lie among them."""
-        pointers = {up.untyped_storage().data_ptr() for up in tree.leaves(self.context.memory.ups)}
+        pointers = {up.untyped_storage().data_ptr() for up in tree.leaves(self.memory.ups)}
         return leaf.clone() if leaf.untyped_storage().data_ptr() in pointers else leaf
 
     def message_bytes(self) -> tuple[int, int]:
         """Bytes of one client's uplink and downlink."""
-        memory, personal = self.context.memory, self.method.about.personal_downlink
+        memory, personal = self.memory, self.method.about.personal_downlink
         down = tree.index(memory.down, slice(1)) if personal else memory.down
         return tree.nbytes(tree.index(memory.ups, slice(1))), tree.nbytes(down)
 

@@ -1,15 +1,31 @@
-"""What makes a process fit for this work: one thread, and an allocator that keeps what it has."""
+"""What makes a process fit for this work: one thread, an allocator that keeps what it has, and enough memory.
+
+What a run needs, in bytes, for N clients of which R report, W worker processes and stacks of c clients:
+
+    data + N · state + R · uplink + W · (PROCESS + COPIES · c · weights + GATHER)
+
+States and uplinks are those of one client. They lie in shared memory when there are workers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+from fedprior.data.client import GATHER_BYTES
+from fedprior.errors import FedpriorError
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+
+PROCESS = 120 << 20  # a worker's own pages: interpreter and torch, less what a fork shares
+COPIES = 6  # of a stack's weights at work: start, carry, gradients, moments, uplink
 
 
 def keep_freed_memory() -> None:
@@ -35,3 +51,61 @@ def single_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class Need(NamedTuple):
+    """Bytes that a run will take beside its data, which are loaded already."""
+
+    kept: int  # states, uplinks and the downlink
+    working: int  # all workers together
+
+    def check(self, *, shared: bool) -> None:
+        """Refuse a run that cannot fit, before it starts."""
+        room = available()
+        if room is not None and self.kept + self.working > room:
+            raise FedpriorError(
+                f"the run needs about {_gib(self.kept + self.working)} ({_gib(self.kept)} for clients' states and "
+                f"uplinks, {_gib(self.working)} for its workers) but {_gib(room)} of memory are free: use fewer "
+                "workers, fewer clients or a smaller model."
+            )
+        room = shared_room() if shared else None
+        if room is not None and self.kept > room:
+            raise FedpriorError(
+                f"the run keeps {_gib(self.kept)} of states and uplinks in shared memory but /dev/shm has {_gib(room)} "
+                "free: enlarge it, or use workers=1."
+            )
+
+
+def need(state: int, up: int, down: int, clients: int, weights: int, chunk: int, workers: int) -> Need:
+    """The formula; `state`, `up`, `down` and `weights` are the bytes of one client's."""
+    return Need(clients * (state + up) + down, workers * (PROCESS + COPIES * chunk * weights + 2 * GATHER_BYTES))
+
+
+def available() -> int | None:
+    """Bytes that this process may still take, by the machine and by its control group; None where nobody tells."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())  # "max" is no number: no limit
+        found.append(limit - int((group / "memory.current").read_text()))
+    return min(found, default=None)
+
+
+def shared_room() -> int | None:
+    """Bytes left for shared memory; containers often give 64 MiB."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs("/dev/shm")
+        return found.f_bavail * found.f_frsize
+    return None
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count, 0) / 2**20:.0f} MiB"

@@ -1,84 +1,104 @@
-"""Worker processes: each has the whole context, takes jobs from a pipe, and leaves large results in shared memory."""
+"""Who does the jobs: this process, worker processes, or this process until workers would pay.
+
+A worker has the whole context, takes jobs from a pipe, and reads and writes the run's memory, which all share; so only
+row numbers go through the pipes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Self
+from typing import Protocol
 
 import torch
 import torch.multiprocessing
 
 from fedprior.engine.memory import keep_freed_memory
-from fedprior.engine.stack import Answer, Context, Job
+from fedprior.engine.stack import Answer, Context, Job, Local, Memory
 from fedprior.errors import FedpriorError
 
+Done = Callable[[Answer], None]
 
-def _work(connection: Connection, context: Context) -> None:
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    while True:
-        try:
-            if parent.sentinel in wait([connection, parent.sentinel]):
-                return  # a forked worker holds its own end of every pipe, so a dead parent is no end of file
-            job: Job | None = connection.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        if job is None:
-            return
-        try:
-            connection.send(context.do(job))
-        except KeyboardInterrupt:
-            return
-        except BaseException as error:
-            names = ", ".join(context.federation.clients[i] for i in job.rows[:8])
-            detail = "" if isinstance(error, FedpriorError) else traceback.format_exc()
-            connection.send(WorkerError(str(error), names, detail))
+START_SECONDS = {"fork": 0.3, "spawn": 5.0}
+"""Work from which workers pay. Forking two and ending them again takes 0.1 to 0.2 s here, importing torch anew 3."""
 
 
-class WorkerError(Exception):
-    """What went wrong in a worker, and with which clients."""
+class Runner(Protocol):
+    """Whoever does the jobs."""
 
-    def __init__(self, message: str, clients: str, detail: str) -> None:
-        super().__init__(message, clients, detail)
-        self.message, self.clients, self.detail = message, clients, detail
+    def run(self, jobs: Sequence[Job], done: Done) -> None:
+        """Do them all, in any order; `done` sees each answer as it arrives."""
 
-    def __str__(self) -> str:
-        return f"{self.message} (clients: {self.clients})\n{self.detail}"
+    def close(self) -> None:
+        """The run is over."""
+
+
+def do(context: Context, memory: Memory, job: Job) -> Answer:
+    """A job, where the memory is at hand."""
+    answer, trained = context.work(job, memory.view(job.rows))
+    if isinstance(job, Local) and trained is not None:
+        memory.keep(job, trained)
+    return answer
+
+
+class Here:
+    """This process, and workers once it has worked as long as it takes to start them (`workers` > 1)."""
+
+    def __init__(self, context: Context, memory: Memory, workers: int = 1) -> None:
+        self.context, self.memory, self.workers = context, memory, workers
+        self.spent, self.pool = 0.0, None
+
+    pool: Pool | None
+
+    def run(self, jobs: Sequence[Job], done: Done) -> None:
+        """One after another; what is left when the time has come goes to workers."""
+        waiting, began = deque(jobs), time.perf_counter()
+        while waiting and self.pool is None:
+            if self.workers > 1 and len(waiting) > 1 and self.spent > START_SECONDS[start_method()]:
+                self.pool = Pool(self.context, self.memory, self.workers)
+                break
+            done(do(self.context, self.memory, waiting.popleft()))
+            self.spent, began = self.spent + time.perf_counter() - began, time.perf_counter()
+        if self.pool is not None:
+            self.pool.run(list(waiting), done)
+
+    def close(self) -> None:
+        """End the workers, if any."""
+        if self.pool is not None:
+            self.pool.close()
+
+
+def start_method() -> str:
+    """How workers start: forked where that is safe, so that they are there at once."""
+    return "fork" if sys.platform == "linux" else "spawn"
 
 
 class Pool:
-    """Some worker processes. A context manager: they end with it."""
+    """Some worker processes."""
 
-    def __init__(self, context: Context, workers: int, start_method: str | None = None) -> None:
-        method = start_method or ("fork" if sys.platform == "linux" else "spawn")
-        processes = multiprocessing.get_context(method)
+    def __init__(self, context: Context, memory: Memory, workers: int, how: str | None = None) -> None:
+        how = how or start_method()
+        processes = multiprocessing.get_context(how)
+        if how != "fork":
+            context.federation.share_memory()  # a fork sees it anyway
         self.connections: list[Connection] = []
         self.processes = []
         for _ in range(workers):
             ours, theirs = processes.Pipe()
-            process = processes.Process(target=_work, args=(theirs, context), daemon=True)  # type: ignore[attr-defined]
+            process = processes.Process(target=_work, args=(theirs, context, memory), daemon=True)  # type: ignore[attr-defined]
             process.start()
             theirs.close()
             self.connections.append(ours)
             self.processes.append(process)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def run(self, jobs: Sequence[Job], done: Callable[[Answer], None]) -> None:
-        """Hand out jobs, first come first served; `done` sees each answer as it arrives."""
+    def run(self, jobs: Sequence[Job], done: Done) -> None:
+        """Hand out jobs, first come first served."""
         try:
             self._run(jobs, done)
         except (EOFError, OSError):
@@ -86,7 +106,7 @@ class Pool:
                 "a worker process died, most likely out of memory: use fewer workers or a smaller chunk."
             ) from None
 
-    def _run(self, jobs: Sequence[Job], done: Callable[[Answer], None]) -> None:
+    def _run(self, jobs: Sequence[Job], done: Done) -> None:
         waiting, busy = deque(jobs), set[Connection]()
         for connection in self.connections[: len(jobs)]:
             connection.send(waiting.popleft())
@@ -115,4 +135,36 @@ class Pool:
             connection.close()
 
 
-__all__ = ["Pool", "WorkerError"]
+def _work(connection: Connection, context: Context, memory: Memory) -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while True:
+        try:
+            if parent.sentinel in wait([connection, parent.sentinel]):
+                return  # a forked worker holds its own end of every pipe, so a dead parent is no end of file
+            job: Job | None = connection.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if job is None:
+            return
+        try:
+            connection.send(do(context, memory, job))
+        except KeyboardInterrupt:
+            return
+        except BaseException as error:
+            names = ", ".join(context.federation.clients[i] for i in job.rows[:8])
+            detail = "" if isinstance(error, FedpriorError) else traceback.format_exc()
+            connection.send(WorkerError(str(error), names, detail))
+
+
+class WorkerError(Exception):
+    """What went wrong in a worker, and with which clients."""
+
+    def __init__(self, message: str, clients: str, detail: str) -> None:
+        super().__init__(message, clients, detail)
+        self.message, self.clients, self.detail = message, clients, detail
+
+    def __str__(self) -> str:
+        return f"{self.message} (clients: {self.clients})\n{self.detail}"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.models.task import EVALUATION_BATCH, Task
+from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import Method
 from fedprior.rng import Key, Keys
 
@@ -23,14 +23,27 @@ AnyMethod = Method[Any, Any, Any, Any, Any]
 
 STACK_SCALARS = 2_500_000  # weights per stack that still run well on one core
 STACK_CLIENTS = 256
+HEAD_CLIENTS = 8  # of models that cannot be stacked, whose heads can
 SPLIT_WORK = 2_000_000  # products in a cohort's forward pass from which two stacks on two cores beat one
 
 
-def chunk_size(chunk: int | Literal["auto"], task: Task) -> int:
-    """The largest stack: as given, or as many small models as run well together and convolutional ones singly."""
+def chunk_size(chunk: int | Literal["auto"], method: AnyMethod) -> int:
+    """The largest stack: as given, or as many small models as run well together and convolutional ones singly.
+
+    A method with phases in which only heads train gets a few convolutional models at once, for the sake of the heads.
+    """
     if chunk != "auto":
         return chunk
-    return max(1, min(STACK_CLIENTS, STACK_SCALARS // task.size)) if task.stackable else 1
+    if method.task.stackable:
+        return max(1, min(STACK_CLIENTS, STACK_SCALARS // method.task.size))
+    return HEAD_CLIENTS if method.about.head_phase else 1
+
+
+def least_stacks(method: AnyMethod, clients: int) -> int:
+    """How many stacks a cohort is cut into at least: enough to keep two cores busy where that pays."""
+    if not method.task.stackable:
+        return HEAD_CLIENTS
+    return 2 if clients * method.train.batch_size * method.task.size >= SPLIT_WORK else 1
 
 
 def compose(rows: Sequence[int], federation: Federation, largest: int, least: int = 1) -> list[list[int]]:
@@ -44,13 +57,19 @@ def compose(rows: Sequence[int], federation: Federation, largest: int, least: in
     return [ordered[a:b] for a, b in itertools.pairwise(bounds)]
 
 
-class Memory(NamedTuple):
-    """What all workers of a run see: every client's state, the uplinks of the round, and the newest downlink."""
+class View(NamedTuple):
+    """What a job reads of the run's memory: all that travels to a worker elsewhere."""
 
-    states: Any  # C  [N, ...]
-    joined: Tensor  # [N] bool
-    ups: Any  # U  [R, ...]
-    down: Any  # D, shared or [N, ...]
+    states: Any  # C  [c, ...]
+    joined: list[bool]  # [c]
+    down: Any  # D, shared or [c, ...]
+
+
+class Trained(NamedTuple):
+    """What a job adds to the run's memory: all that travels back."""
+
+    state: Any  # C  [c, ...]
+    up: Any  # U  [r, ...] of those that report
 
 
 class Local(NamedTuple):
@@ -75,7 +94,7 @@ Predictions = dict[str, list[NDArray[np.float32]]]  # split -> log-probabilities
 
 
 class Answer(NamedTuple):
-    """What comes back from a job; large trees are left in `Memory`."""
+    """What comes back from a job beside `Trained`."""
 
     rows: list[int]
     logs: dict[str, NDArray[np.float64]]
@@ -84,13 +103,35 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What a run keeps: every client's state, the uplinks of the round, and the newest downlink."""
+
+    states: Any  # C  [N, ...]
+    joined: Tensor  # [N] bool
+    ups: Any  # U  [R, ...]
+    down: Any  # D, shared or [N, ...]
+    personal: bool  # the downlink is one message per client
+
+    def view(self, rows: list[int]) -> View:
+        """Rows as they lie in memory where they follow each other (which no method may write to), else copies."""
+        run = rows == list(range(rows[0], rows[0] + len(rows)))
+        chosen = slice(rows[0], rows[0] + len(rows)) if run else rows
+        down = tree.index(self.down, chosen) if self.personal else self.down
+        return View(tree.index(self.states, chosen), self.joined[rows].tolist(), down)
+
+    def keep(self, job: Local, trained: Trained) -> None:
+        """Write what a stack has learnt."""
+        _write(self.states, job.rows, trained.state)
+        _write(self.ups, [slot for slot in job.slots if slot >= 0], trained.up)
+
+
+@dataclass(frozen=True)
 class Context:
-    """Everything a worker needs to do a job."""
+    """Everything a worker needs to do any job, given what the job reads of the memory."""
 
     method: AnyMethod
     federation: Federation
     root: Key
-    memory: Memory
 
     @cached_property
     def _keys(self) -> Keys:
@@ -100,50 +141,36 @@ class Context:
         """The clients' keys."""
         return self._keys[rows]
 
-    def down(self, rows: list[int]) -> Any:
-        """The newest message as the stack sees it."""
-        if self.method.about.personal_downlink:
-            return tree.index(self.memory.down, rows)
-        return tree.expand(self.memory.down, len(rows))
-
-    def states(self, rows: list[int]) -> Any:
+    def _states(self, rows: list[int], view: View, down: Any) -> Any:
         """The stack's states; clients that are new get theirs now."""
-        new = [i for i in rows if not self.memory.joined[i]]
-        if new:
-            data, keys = self.federation.train[new], self.keys(new).fold("join")
-            fresh = self.method.init_client(self.down(new), data, keys)
-            if len(new) == len(rows):
-                return fresh
-            known = self._kept(rows)
-            where = torch.tensor([rows.index(i) for i in new])
-            return tree.map(lambda leaf, values: leaf.index_copy(0, where, values), known, fresh)
-        return self._kept(rows)
+        new = [k for k, joined in enumerate(view.joined) if not joined]
+        if not new:
+            return view.states
+        fresh_rows = [rows[k] for k in new]
+        data, keys = self.federation.train[fresh_rows], self.keys(fresh_rows).fold("join")
+        fresh = self.method.init_client(tree.index(down, new), data, keys)
+        if len(new) == len(rows):
+            return fresh
+        where = torch.tensor(new)
+        return tree.map(lambda leaf, values: leaf.index_copy(0, where, values), view.states, fresh)
 
-    def _kept(self, rows: list[int]) -> Any:
-        """The states as they lie in memory: a view where the rows follow each other, which no method may write to."""
-        run = rows == list(range(rows[0], rows[0] + len(rows)))
-        return tree.index(self.memory.states, slice(rows[0], rows[0] + len(rows)) if run else rows)
-
-    def do(self, job: Job) -> Answer:
+    def work(self, job: Job, view: View) -> tuple[Answer, Trained | None]:
         """Run a job."""
-        return self._local(job) if isinstance(job, Local) else self._predict(job)
+        down = view.down if self.method.about.personal_downlink else tree.expand(view.down, len(job.rows))
+        state = self._states(job.rows, view, down)
+        return self._local(job, state, down) if isinstance(job, Local) else (self._predict(job, state, down), None)
 
-    def _local(self, job: Local) -> Answer:
+    def _local(self, job: Local, state: Any, down: Any) -> tuple[Answer, Trained]:
         data, keys = self.federation.train[job.rows], self.keys(job.rows).fold("round", job.round)
-        state = self.states(job.rows)
-        state, up, logs = self.method.local_update(state, self.down(job.rows), data, keys)
-        _write(self.memory.states, job.rows, state)
+        state, up, logs = self.method.local_update(state, down, data, keys)
         reporting = [k for k, slot in enumerate(job.slots) if slot >= 0]
         if len(reporting) < len(job.rows):
             up = tree.index(up, reporting)
-        _write(self.memory.ups, [job.slots[k] for k in reporting], up)
-        return Answer(job.rows, {k: v.double().numpy() for k, v in logs.items()}, {}, [])
+        return Answer(job.rows, {k: v.double().numpy() for k, v in logs.items()}, {}, []), Trained(state, up)
 
-    def _predict(self, job: Predict) -> Answer:
+    def _predict(self, job: Predict, state: Any, down: Any) -> Answer:
         method, keys = self.method, self.keys(job.rows).fold("evaluation", job.round)
-        personal = method.personalise(
-            self.states(job.rows), self.down(job.rows), self.federation.train[job.rows], keys.fold("personalise")
-        )
+        personal = method.personalise(state, down, self.federation.train[job.rows], keys.fold("personalise"))
         predictions: Predictions = {}
         for split in job.splits:
             data = self.federation.split(split)[job.rows]

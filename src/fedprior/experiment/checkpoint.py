@@ -37,7 +37,7 @@ class Saver:
 
     def save(self, done: int) -> None:
         """Write the state after `done` rounds, then drop the checkpoint before it."""
-        memory = self.engine.context.memory
+        memory = self.engine.memory
         content = pack(tree.flatten({"server": self.engine.server, "states": memory.states, "joined": memory.joined}))
         checksum = hashlib.sha256(content).hexdigest()
         manifest = Manifest(done, f"round-{done:05d}.safetensors", checksum, self.fingerprint)
@@ -59,7 +59,7 @@ class Saver:
         flat, _ = read_tensors(path)
         server, client, *_ = self.engine.method.types
         self.engine.server = tree.unflatten(server, flat, "server")
-        memory = self.engine.context.memory
+        memory = self.engine.memory
         memory.joined.copy_(flat["joined"])
         states = tree.unflatten(client, flat, "states")
         for target, source in zip(tree.leaves(memory.states), tree.leaves(states), strict=True):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import tomli_w
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedprior import methods, models
 from fedprior.data import datasets
@@ -31,6 +31,15 @@ Section = dict[str, Any]
 NAMED = ("method", "data", "model")
 
 
+def _count(value: Any) -> Any:
+    if value != "auto" and (type(value) is not int or not 1 <= value <= 10_000):
+        raise ValueError("give a whole number from 1 on, or auto")
+    return value
+
+
+Count = Annotated[int | Literal["auto"], BeforeValidator(_count)]
+
+
 class Settings(BaseModel):
     """How a run goes, whatever the method and the data."""
 
@@ -42,8 +51,10 @@ class Settings(BaseModel):
     eval_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0 means ten in a run")] = 0
     checkpoint_every: Annotated[int, Field(ge=0, description="rounds between checkpoints; 0 means ten in a run")] = 0
     precision: Annotated[Literal["float32", "float64"], Field(description="of weights and inputs")] = "float32"
-    workers: Annotated[int, Field(ge=1, le=256, description="worker processes; results do not depend on it")] = 1
-    chunk: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    workers: Annotated[Count, Field(description="worker processes; results do not depend on it")] = "auto"
+    chunk: Annotated[Count, Field(description="clients per stack")] = "auto"
+    engine: Annotated[Literal["local", "ray"], Field(description="who runs the stacks of clients")] = "local"
+    ray_address: Annotated[str | None, Field(description="the cluster to join; none: RAY_ADDRESS, or here")] = None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -38,9 +38,10 @@ def execute(
     """Run a bound method from the start, or from the newest checkpoint of `folder`."""
     began = time.perf_counter()
     journal = Journal(folder, observe)
+    how: dict[str, Any] = {"backend": settings.engine, "address": settings.ray_address}
     with (
         single_thread(),
-        Engine(method, federation, settings.seed, chunk=settings.chunk, workers=settings.workers) as engine,
+        Engine(method, federation, settings.seed, chunk=settings.chunk, workers=settings.workers, **how) as engine,
     ):
         saver = Saver(folder / "checkpoint", engine, federation.fingerprint()) if folder is not None else None
         first = 0

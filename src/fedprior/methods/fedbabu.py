@@ -35,6 +35,7 @@ class FedBABU(Split):
         moment="after aggregation",
         private=("own",),
         fixed_state=True,
+        head_phase=True,
     )
     types = (Shared, Client, Shared, Up, Weights)
 

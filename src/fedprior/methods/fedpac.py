@@ -76,6 +76,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         personal="a head combined from similar clients'",
         moment="after local training",
         personal_downlink=True,
+        head_phase=True,
     )
     types = (Server, Weights, Down, Up, Weights)
 

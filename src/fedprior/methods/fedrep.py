@@ -33,6 +33,7 @@ class FedRep(Split):
         personal="the head",
         moment="after aggregation",
         private=("own",),
+        head_phase=True,
     )
     types = (Shared, Client, Shared, Up, Weights)
 

@@ -81,6 +81,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
         personal="a linear head in closed form; class prior",
         moment="after aggregation",
         private=("beta",),
+        head_phase=True,
     )
     types = (Shared, Client, Shared, Up, Personal)
 

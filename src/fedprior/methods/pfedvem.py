@@ -85,6 +85,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
         moment="after local training",
         private=("pi",),
         everyone_trains=True,
+        head_phase=True,
     )
     types = (Prior, Client, Prior, Up, Personal)
 
