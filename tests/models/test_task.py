@@ -545,3 +545,26 @@ def test_precision() -> None:
         w = task.init(Key.from_seed(0))
         assert {v.dtype for v in w.values()} == {dtype}
         assert task.logits(tree.expand(w, 2), torch.zeros(2, 3, 4, dtype=dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(lambda: build("mlp", {}, (4,), 3), (4,)), (lambda: build("lenet5", {}, (1, 16, 16), 3), (1, 16, 16))],
+    ids=["stacked", "one by one"],
+)
+def test_mixed_precision_is_for_training_passes(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Training rounds to bfloat16's 8 bits, so it differs from full precision, but by no more than those; predictions
+    do not differ at all, and everything that comes out is float32."""
+    module = make()
+    full, mixed = Task(module, 3), Task(module, 3, mixed=True)
+    w = tree.expand(full.init(Key.from_seed(0)), 2)
+    batch = Batch(normal(0, 2, 5, *shape).float(), torch.arange(10).view(2, 5) % 3, torch.full((2, 5), 0.2))
+    value, grads = value_and_grad(lambda w, _, b: full.nll(w, b), w, None, batch)
+    rounded, others = value_and_grad(lambda w, _, b: mixed.nll(w, b), w, None, batch)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(value, rounded)
+    torch.testing.assert_close(rounded, value, rtol=2e-2, atol=2e-2)
+    for k, g in grads.items():
+        assert others[k].dtype == torch.float32
+        torch.testing.assert_close(others[k], g, rtol=5e-2, atol=2e-2)
+    assert torch.equal(full.log_probs(w, batch.x), mixed.log_probs(w, batch.x))

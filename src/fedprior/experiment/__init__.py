@@ -83,8 +83,8 @@ def _bind(
     data = federation.to(settings.dtype)
     if isinstance(model, nn.Module):
         spec: dict[str, Any] = {"name": "custom"}
-        task = Task(model, federation.classes, dtype=settings.dtype)
+        task = Task(model, federation.classes, dtype=settings.dtype, mixed=settings.mixed)
     else:
         spec = dict(model or federation.recipe.get("model", {"name": "softmax"}))
-        task = make_task(spec, data, settings.dtype)
+        task = make_task(spec, data, settings)
     return spec, method.bind(task, Train(**federation.recipe.get("train", {}))), data

@@ -50,7 +50,10 @@ class Settings(BaseModel):
     participation: Participation = Participation()
     eval_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0 means ten in a run")] = 0
     checkpoint_every: Annotated[int, Field(ge=0, description="rounds between checkpoints; 0 means ten in a run")] = 0
-    precision: Annotated[Literal["float32", "float64"], Field(description="of weights and inputs")] = "float32"
+    precision: Annotated[
+        Literal["float32", "float64", "bfloat16"],
+        Field(description="of weights and inputs; bfloat16: float32, with training passes computed in bfloat16"),
+    ] = "float32"
     workers: Annotated[Count, Field(description="worker processes; results do not depend on it")] = "auto"
     chunk: Annotated[Count, Field(description="clients per stack")] = "auto"
     engine: Annotated[Literal["local", "ray"], Field(description="who runs the stacks of clients")] = "local"
@@ -60,6 +63,11 @@ class Settings(BaseModel):
     def dtype(self) -> torch.dtype:
         """The precision as torch names it."""
         return torch.float64 if self.precision == "float64" else torch.float32
+
+    @property
+    def mixed(self) -> bool:
+        """Whether training passes compute in bfloat16."""
+        return self.precision == "bfloat16"
 
     def every(self, given: int) -> int:
         """A period in rounds."""
@@ -96,7 +104,7 @@ class Config(Settings):
 
     def build_task(self, federation: Federation) -> Task:
         """The model for this federation's inputs."""
-        return make_task(self.build_model(federation), federation, self.settings().dtype)
+        return make_task(self.build_model(federation), federation, self.settings())
 
     def build_train(self, federation: Federation) -> Train:
         """The local training: the recipe's, changed where the run says so."""
@@ -126,13 +134,14 @@ class Config(Settings):
         )
 
 
-def make_task(spec: Mapping[str, Any], federation: Federation, dtype: torch.dtype) -> Task:
+def make_task(spec: Mapping[str, Any], federation: Federation, settings: Settings) -> Task:
     """A model section as a task."""
     options = dict(spec)
     if "name" not in options:
         raise FedpriorError('the model section names no model: give it a "name", such as "mlp".')
     name = options.pop("name")
-    return Task(models.build(name, options, federation.shape, federation.classes), federation.classes, dtype=dtype)
+    module = models.build(name, options, federation.shape, federation.classes)
+    return Task(module, federation.classes, dtype=settings.dtype, mixed=settings.mixed)
 
 
 def parse(

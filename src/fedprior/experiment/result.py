@@ -157,7 +157,7 @@ def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalMod
         module = models.build(spec.pop("name"), spec, tuple(about["shape"]), about["classes"])
     options = dict(about["method"])
     method = methods.build(options.pop("name"), options)
-    task = Task(module, about["classes"], dtype=getattr(torch, about["precision"]))
+    task = Task(module, about["classes"], dtype=torch.float64 if about["precision"] == "float64" else torch.float32)
     return PersonalModel(
         about["client"], method.bind(task, method.train), {k: v.numpy() for k, v in arrays.items()}, about["seed"]
     )

@@ -64,6 +64,8 @@ def linear(w: Params, name: str, x: Tensor) -> Tensor:
     bias = w.get(f"{name}.bias")
     if bias is None:
         return x @ weight.transpose(1, 2)
+    if torch.is_autocast_enabled("cpu"):
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
     factors = getattr(weight, "factors", None)
     out: Tensor = StackedLinear.apply(x, weight, bias, factors)  # type: ignore[no-untyped-call]
     return out

@@ -12,6 +12,7 @@ Integer counters are left out: nothing may average them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections import OrderedDict
@@ -43,6 +44,7 @@ class Task:
         head: str | None = None,
         buffers: Literal["averaged", "frozen"] = "averaged",
         dtype: torch.dtype = torch.float32,
+        mixed: bool = False,
     ) -> None:
         _check(module, head)
         if isinstance(module, nn.Linear):
@@ -50,6 +52,7 @@ class Task:
         self.module = copy.deepcopy(module).to(dtype)
         self.classes = classes
         self.dtype = dtype
+        self.mixed = mixed  # training passes compute in bfloat16; weights, updates and predictions stay in `dtype`
         self.policy = buffers
         self.head = head or _last_linear(module)
         self.buffers = frozenset(k for k, b in module.named_buffers() if b.is_floating_point())
@@ -105,7 +108,7 @@ class Task:
         layer: nn.Module = self.module.get_submodule(self.head)
         for part in reversed(self.head.split(".")):
             layer = nn.Sequential(OrderedDict({part: layer}))
-        return Task(layer, self.classes, head=self.head, dtype=self.dtype)
+        return Task(layer, self.classes, head=self.head, dtype=self.dtype, mixed=self.mixed)
 
     @torch.no_grad()
     def embedded(self, base: Params, data: ClientData) -> ClientData:
@@ -150,9 +153,15 @@ class Task:
 
     def _outputs(self, w: Params, x: Tensor, counts: list[int] | None = None, *, train: bool = False) -> Tensor:
         """The network's last layer. In training, `counts` keeps padding out of batch statistics."""
-        if self._stacked is not None:
-            return self._stacked(w, x)
-        return self._full.each(w, x, counts, train=train and self.policy == "averaged")
+        with self._precision(train=train):
+            if self._stacked is not None:
+                z = self._stacked(w, x)
+            else:
+                z = self._full.each(w, x, counts, train=train and self.policy == "averaged")
+        return z.to(self.dtype)
+
+    def _precision(self, *, train: bool) -> contextlib.AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16) if self.mixed and train else contextlib.nullcontext()
 
     def logits(self, w: Params, x: Tensor) -> Tensor:
         """x [C, B, ...] -> [C, B, K], in evaluation mode."""
@@ -160,9 +169,12 @@ class Task:
 
     def features(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
         """The input of the head: x [C, B, ...] -> [C, B, d]."""
-        if self._stacked_base is not None:
-            return self._stacked_base(w, x)
-        return self._base.each(w, x, counts, train=train and self.policy == "averaged")
+        with self._precision(train=train):
+            if self._stacked_base is not None:
+                z = self._stacked_base(w, x)
+            else:
+                z = self._base.each(w, x, counts, train=train and self.policy == "averaged")
+        return z.to(self.dtype)
 
     def head_logits(self, w: Params, z: Tensor) -> Tensor:
         """Features [C, B, d] -> logits [C, B, K]."""
