@@ -48,7 +48,7 @@ def make(clients: int, examples: int, shape: tuple[int, ...], classes: int = 10)
     return from_arrays(
         {
             f"c{k:04d}": (
-                rng.normal(size=(total, *shape)).astype(np.float32),
+                rng.standard_normal((total, *shape), dtype=np.float32),
                 np.arange(total) % classes,
             )
             for k in range(clients)

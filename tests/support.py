@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -79,7 +79,7 @@ def rounds(
     chunk: Any = "auto",
     workers: int = 1,
     participation: Participation | None = None,
-    start_method: str | None = None,
+    start_method: Literal["fork", "spawn"] | None = None,
 ) -> Trace:
     """Run a method for some rounds."""
     rule = participation or Participation()

@@ -22,7 +22,8 @@ from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation
 from fedprior.engine import Engine, WorkerError
 from fedprior.engine import pool as pool_module
-from fedprior.engine.pool import Here, Pool, start_method
+from fedprior.engine.memory import how_to_start
+from fedprior.engine.pool import Here, Pool
 from fedprior.engine.stack import compose
 from fedprior.errors import FedpriorError
 from fedprior.protocol import About, Empty, Logs, Method
@@ -198,7 +199,7 @@ def test_auto_starts_workers_once_they_pay(monkeypatch: pytest.MonkeyPatch) -> N
         for engine in (here, auto):
             engine.round(0, engine.everyone, engine.everyone)
         assert auto.runner.pool is None
-        monkeypatch.setitem(pool_module.START_SECONDS, start_method(), 0.0)
+        monkeypatch.setitem(pool_module.START_SECONDS, how_to_start(), 0.0)
         for engine in (here, auto):
             engine.round(1, engine.everyone, engine.everyone)
         assert auto.runner.pool is not None
@@ -208,7 +209,7 @@ def test_auto_starts_workers_once_they_pay(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_auto_keeps_a_single_stack_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pool_module.START_SECONDS, start_method(), 0.0)
+    monkeypatch.setitem(pool_module.START_SECONDS, how_to_start(), 0.0)
     data = federation()
     with Engine(bound("fedavg", data), data, 0, workers="auto") as auto:
         for number in range(2):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.engine.memory import Need, cores, keep_freed_memory, need, shared_room
+from fedprior.engine.memory import Need, Sharing, cores, how_to_start, keep_freed_memory, need, zeros
 from fedprior.engine.pool import Here, Pool, Runner, WorkerError
 from fedprior.engine.stack import (
     Answer,
@@ -61,7 +61,7 @@ class Engine:
         *,
         chunk: int | Literal["auto"] = "auto",
         workers: Workers = 1,
-        start_method: str | None = None,
+        start_method: Literal["fork", "spawn"] | None = None,
         backend: Literal["local", "ray"] = "local",
         address: str | None = None,
     ) -> None:
@@ -74,9 +74,10 @@ class Engine:
         self.server = method.init_server(self.root, len(federation))
         self.context = Context(method, federation, self.root)
         shapes = self._rehearse()
-        at_work = 1 if backend == "ray" else self._workers(workers, shapes)
-        self.shared = at_work > 1
-        self._need(shapes, at_work).check(shared=self.shared)
+        at_work = 1 if backend == "ray" else self._workers(workers)
+        self.sharing: Sharing = "nobody" if at_work == 1 else start_method or how_to_start()
+        self.need = self._need(shapes, at_work)
+        self.need.check(self.sharing)
         self.memory = self._memory(shapes)
         self.runner = self._runner(at_work, workers == "auto", start_method, backend, address)
 
@@ -116,32 +117,22 @@ class Engine:
         sizes = (tree.nbytes(shapes.state), tree.nbytes(shapes.up), tree.nbytes(shapes.down))
         return need(*sizes, len(self.federation), weights, min(self.largest, len(self.federation)), workers)
 
-    def _workers(self, workers: Workers, shapes: Shapes) -> int:
-        """How many there will be. `auto` makes do with this process where shared memory is too small for more."""
-        if workers != "auto":
-            return workers
-        room = shared_room()
-        fits = room is None or self._need(shapes, 1).kept <= room
-        return min(cores(), len(self._stacks(self.everyone))) if fits else 1
+    def _workers(self, workers: Workers) -> int:
+        return workers if workers != "auto" else min(cores(), len(self._stacks(self.everyone)))
 
     def _memory(self, shapes: Shapes) -> Memory:
         """Room for every client's state, uplink and message."""
         n = len(self.federation)
         return Memory(
             states=tree.map(lambda leaf: self._room(leaf, n), shapes.state),
-            joined=self._share(torch.zeros(n, dtype=torch.bool)),
+            joined=zeros((n,), torch.bool, self.sharing),
             ups=tree.map(lambda leaf: self._room(leaf, n), shapes.up),
-            down=tree.map(lambda leaf: self._share(torch.zeros_like(leaf)), shapes.down),
+            down=tree.map(lambda leaf: zeros(leaf.shape, leaf.dtype, self.sharing), shapes.down),
             personal=self.method.about.personal_downlink,
         )
 
     def _room(self, leaf: Tensor, rows: int) -> Tensor:
-        return self._share(torch.zeros(rows, *leaf.shape[1:], dtype=leaf.dtype))
-
-    def _share(self, leaf: Tensor) -> Tensor:
-        if self.shared:
-            leaf.share_memory_()  # type: ignore[no-untyped-call]
-        return leaf
+        return zeros((rows, *leaf.shape[1:]), leaf.dtype, self.sharing)
 
     def _stacks(self, rows: list[int]) -> list[list[int]]:
         return compose(rows, self.federation, self.largest, least_stacks(self.method, len(rows)))

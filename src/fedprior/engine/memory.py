@@ -4,20 +4,23 @@ What a run needs, in bytes, for N clients of which R report, W worker processes 
 
     data + N · state + R · uplink + W · (PROCESS + COPIES · c · weights + GATHER)
 
-States and uplinks are those of one client. They lie in shared memory when there are workers.
+States and uplinks are those of one client. They lie in memory that all processes share.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import mmap
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedprior.data.client import GATHER_BYTES
 from fedprior.errors import FedpriorError
@@ -26,6 +29,24 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 PROCESS = 120 << 20  # a worker's own pages: interpreter and torch, less what a fork shares
 COPIES = 6  # of a stack's weights at work: start, carry, gradients, moments, uplink
+
+
+Sharing = Literal["nobody", "fork", "spawn"]
+"""With whom memory is shared: with no process, with children that inherit it, or with such as must open it."""
+
+
+def how_to_start() -> Literal["fork", "spawn"]:
+    """How workers start: forked where that is safe, so that they are there at once."""
+    return "fork" if sys.platform == "linux" else "spawn"
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, sharing: Sharing) -> Tensor:
+    """Zeros that take no memory until they are written to."""
+    count = math.prod(shape)
+    if sharing == "fork" and count:
+        return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(shape)
+    found = torch.zeros(shape, dtype=dtype)
+    return found.share_memory_() if sharing == "spawn" else found  # type: ignore[no-untyped-call]
 
 
 def keep_freed_memory() -> None:
@@ -59,7 +80,7 @@ class Need(NamedTuple):
     kept: int  # states, uplinks and the downlink
     working: int  # all workers together
 
-    def check(self, *, shared: bool) -> None:
+    def check(self, sharing: Sharing) -> None:
         """Refuse a run that cannot fit, before it starts."""
         room = available()
         if room is not None and self.kept + self.working > room:
@@ -68,7 +89,7 @@ class Need(NamedTuple):
                 f"uplinks, {_gib(self.working)} for its workers) but {_gib(room)} of memory are free: use fewer "
                 "workers, fewer clients or a smaller model."
             )
-        room = shared_room() if shared else None
+        room = shared_room() if sharing == "spawn" else None
         if room is not None and self.kept > room:
             raise FedpriorError(
                 f"the run keeps {_gib(self.kept)} of states and uplinks in shared memory but /dev/shm has {_gib(room)} "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import sys
 import time
 import traceback
 from collections import deque
@@ -19,7 +18,7 @@ from typing import Protocol
 import torch
 import torch.multiprocessing
 
-from fedprior.engine.memory import keep_freed_memory
+from fedprior.engine.memory import how_to_start, keep_freed_memory
 from fedprior.engine.stack import Answer, Context, Job, Local, Memory
 from fedprior.errors import FedpriorError
 
@@ -60,7 +59,7 @@ class Here:
         """One after another; what is left when the time has come goes to workers."""
         waiting, began = deque(jobs), time.perf_counter()
         while waiting and self.pool is None:
-            if self.workers > 1 and len(waiting) > 1 and self.spent > START_SECONDS[start_method()]:
+            if self.workers > 1 and len(waiting) > 1 and self.spent > START_SECONDS[how_to_start()]:
                 self.pool = Pool(self.context, self.memory, self.workers)
                 break
             done(do(self.context, self.memory, waiting.popleft()))
@@ -74,16 +73,11 @@ class Here:
             self.pool.close()
 
 
-def start_method() -> str:
-    """How workers start: forked where that is safe, so that they are there at once."""
-    return "fork" if sys.platform == "linux" else "spawn"
-
-
 class Pool:
     """Some worker processes."""
 
     def __init__(self, context: Context, memory: Memory, workers: int, how: str | None = None) -> None:
-        how = how or start_method()
+        how = how or how_to_start()
         processes = multiprocessing.get_context(how)
         if how != "fork":
             context.federation.share_memory()  # a fork sees it anyway
