@@ -4,7 +4,7 @@
 
 Every client keeps a network of 79,510 weights of its own (MLP 784-100-10). Three rounds with two workers; the peak is
 the largest proportional set size of the process tree, so pages that processes share count once. Exit code 1 when the
-peak is above the limit or above what the engine announced.
+peak is above the limit or a tenth above what the engine announced.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fedprior.models.task import Task
 from fedprior.tree import nbytes
 
 GIB = 2**30
+SLACK = 1.1  # the sum over processes is no snapshot
 
 
 class Peak(threading.Thread):
@@ -74,7 +75,7 @@ def main() -> None:
     print(
         f"  peak of the process tree                          {peak.seen / GIB:5.2f} GiB, limit {options.limit_gib} GiB"
     )
-    if peak.seen > min(options.limit_gib * GIB, loaded + announced):
+    if peak.seen > options.limit_gib * GIB or peak.seen > SLACK * (loaded + announced):
         sys.exit(1)
 
 

@@ -27,7 +27,7 @@ from fedprior.errors import FedpriorError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
-PROCESS = 120 << 20  # a worker's own pages: interpreter and torch, less what a fork shares
+PROCESS = 200 << 20  # a worker's own pages: interpreter and torch, less what a fork shares
 COPIES = 6  # of a stack's weights at work: start, carry, gradients, moments, uplink
 
 
