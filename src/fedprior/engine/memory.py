@@ -53,12 +53,14 @@ def keep_freed_memory() -> None:
     """Stop glibc from handing large blocks back to the kernel after every step.
 
     A stack of gradients is some megabytes; returned and asked for again each step, its page faults cost as much as
-    the arithmetic. Elsewhere than on glibc this does nothing.
+    the arithmetic. What was freed before, such as copies made while data were loaded, is handed back first. Elsewhere
+    than on glibc this does nothing.
     """
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
+        libc.malloc_trim(0)
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 

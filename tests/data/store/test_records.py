@@ -1,0 +1,48 @@
+"""The records themselves: complete, consistent, and without a registry's address."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+import pytest
+
+from fedprior.data.store import RECORDS
+from fedprior.data.store.importers import FORMATS
+from fedprior.data.store.record import Record, Url
+
+EVERY = pytest.mark.parametrize("record", RECORDS.values(), ids=list(RECORDS))
+
+
+def test_the_data_sets() -> None:
+    assert set(RECORDS) == {
+        *("fashion_mnist", "mnist", "cifar10", "cifar100", "femnist", "usps", "mnist_m"),
+        *("office_caltech", "office_caltech_surf", "heart_disease", "sent140"),
+    }
+
+
+@EVERY
+def test_consistent(record: Record) -> None:
+    assert record.formats
+    assert set(record.formats) <= set(FORMATS)
+    assert set(record.counts) in (set(), {"all"}, {"train", "test"})
+    assert all(sum(sizes) == record.counts[split] for split, sizes in record.per_class.items())
+    assert all(len(sizes) == record.classes for sizes in record.per_class.values())
+    assert len(record.train_means) in (0, record.shape[0] if record.shape else 0)
+    assert bool(record.train_means) == bool(record.otherwise)
+    assert not record.groups or sum(record.groups.values()) == record.counts["all"]
+    assert not record.features or record.shape == (len(record.features),)
+    assert record.title
+    assert record.licence
+    assert record.citation.endswith(".")
+    assert not record.accepts.endswith(".")  # it stands inside a sentence
+
+
+@EVERY
+def test_checksums_are_whole(record: Record) -> None:
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in record.checksums.values())
+    for source in record.sources:
+        if isinstance(source, Url):
+            assert urlsplit(source.base).scheme in ("http", "https")
+            assert source.base.endswith("/")
+            assert all(re.fullmatch("[0-9a-f]{32}|", file.md5) for file in source.files)
