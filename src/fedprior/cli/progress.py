@@ -16,8 +16,8 @@ from fedprior.experiment.journal import Event, Observer
 class Show:
     """Gives every run an observer. A context manager: the bar ends with it."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
+    def __init__(self, *, quiet: bool, again: str = "`fedprior resume DIR`") -> None:
+        self.quiet, self.again = quiet, again
         console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("[bold]{task.description:<10}"),
@@ -38,7 +38,7 @@ class Show:
     def __exit__(self, *error: Any) -> None:
         self.bar.__exit__(*error)
         if error[0] is KeyboardInterrupt:  # typer would end without a word
-            print("interrupted: continue with `fedprior resume DIR`", file=sys.stderr)
+            print(f"interrupted: continue with {self.again}", file=sys.stderr)
             sys.exit(130)
 
     def __call__(self, config: Config) -> Observer | None:

@@ -20,6 +20,7 @@ from fedprior.experiment.config import Settings
 from fedprior.experiment.journal import Journal, Observer
 from fedprior.experiment.result import Result, labelled
 from fedprior.metrics import cohort_metrics
+from fedprior.rng import Key
 
 SPLITS = ("validation", "test")
 
@@ -132,6 +133,9 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
         "seed": settings.seed,
         "rounds": settings.rounds,
         "participation": asdict(settings.participation),
+        "newcomers": [
+            federation.clients[i] for i in settings.participation.late(Key.from_seed(settings.seed), federation.clients)
+        ],
         "heterogeneity": federation.heterogeneity(),
         "evaluation": {
             "personal": f"each client's own model, {method.moment}, on its own split",

@@ -32,14 +32,26 @@ class Participation:
     rate: Annotated[float, Field(gt=0, le=1, description="share or probability of reporting")] = 1.0
     least: Annotated[int, Field(ge=1, description="fewest reporters; bernoulli redraws until there are as many")] = 1
     last_round_all: Annotated[bool, Field(description="everyone reports in the last round")] = False
+    newcomers: Annotated[int, Field(ge=0, description="clients that take no part, and join when all is over")] = 0
+
+    def late(self, root: Key, clients: Sequence[str]) -> list[int]:
+        """The newcomers."""
+        if self.newcomers >= len(clients):
+            raise FedpriorError(
+                f"participation.newcomers = {self.newcomers} leaves nobody of {len(clients)} to train: lower it."
+            )
+        draws = [root.fold("newcomers", name).word for name in clients]
+        return sorted(sorted(range(len(clients)), key=lambda i: draws[i])[: self.newcomers])
 
     def draw(self, root: Key, clients: Sequence[str], number: int, rounds: int, *, everyone_trains: bool) -> Cohort:
         """The cohort of round `number` (from 0) of `rounds`."""
-        everyone = list(range(len(clients)))
+        late = set(self.late(root, clients))
+        everyone = [i for i in range(len(clients)) if i not in late]
         if self.rule == "all" or (self.last_round_all and number == rounds - 1):
             reporters = everyone
         else:
-            reporters = self._sample(root.fold("participation", number), clients)
+            sampled = self._sample(root.fold("participation", number), [clients[i] for i in everyone])
+            reporters = [everyone[k] for k in sampled]
         return Cohort(everyone if everyone_trains else reporters, reporters)
 
     def _sample(self, key: Key, clients: Sequence[str]) -> list[int]:

@@ -1,0 +1,105 @@
+"""`fedprior papers` and `fedprior reproduce`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table as Grid
+
+Names = Annotated[str | None, typer.Option(help="only these, with commas between")]
+
+
+def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False) -> None:
+    """List the papers' tables and whether they have been run, can be run, or lack data."""
+    from fedprior.papers import listing
+
+    tables = listing()
+    if as_json:
+        entries = [
+            {
+                "name": table.name,
+                "title": table.title,
+                "paper": table.paper,
+                "state": table.state,
+                "results": [s for s in ("paper", "quick") if table.results(s).with_suffix(".json").exists()],
+                "missing": table.missing,
+                "seeds": table.seeds,
+                "minutes": table.minutes,
+                "rows": list(table.rows),
+                "columns": list(table.columns),
+            }
+            for table in tables
+        ]
+        print(json.dumps(entries, indent=2))
+        return
+    grid = Grid(title="Tables of the papers", title_justify="left", caption="time: all seeds on two cores")
+    for column in ("name", "title", "state", "time"):
+        grid.add_column(column)
+    for table in tables:
+        quick = table.results("quick").with_suffix(".json").exists() and table.state != "run"
+        state = table.state + (", run quickly" if quick else "")
+        if table.missing:
+            state += f" ({', '.join(table.missing)})"
+        hours = f"{table.minutes / 60:.1f} h" if table.minutes >= 60 else f"{table.minutes:.0f} min"
+        grid.add_row(table.name, table.title, state, hours if table.minutes else "–")
+    (Console() if sys.stdout.isatty() else Console(width=130)).print(grid)
+    print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="table, see `fedprior papers`")],
+    scale: Annotated[Literal["paper", "quick"], typer.Option(help="the paper's setting, or minutes")] = "paper",
+    seeds: Annotated[int | None, typer.Option(min=1, help="seeds; the table's own number unless told")] = None,
+    rows: Names = None,
+    columns: Names = None,
+    workers: Annotated[str | None, typer.Option(help="worker processes, or auto")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the runs; an existing one is continued")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
+) -> None:
+    """Run a paper's table, or go on with it, and print the paper's numbers beside ours."""
+    from fedprior.cli.progress import Show
+    from fedprior.experiment.config import Settings
+    from fedprior.experiment.journal import jsonable
+    from fedprior.options import plain_errors
+    from fedprior.papers import find
+    from fedprior.papers import reproduce as run
+    from fedprior.report import papers as report
+
+    table = find(name)
+    folder = out or Path("runs") / "papers" / name / scale
+    count = int(workers) if workers and workers.isdecimal() else workers or "auto"
+    with plain_errors("configuration"):
+        Settings(workers=count)
+    if not quiet and not as_json and scale == "paper" and table.minutes > 2:
+        print(f"{table.name}: about {table.minutes:.0f} minutes on two cores; it can be interrupted.", file=sys.stderr)
+    with Show(quiet=quiet or as_json, again=f"`fedprior reproduce {name}` with the same options") as show:
+        outcome = run(
+            table,
+            folder,
+            show,
+            scale=scale,
+            seeds=seeds,
+            rows=rows.split(",") if rows else None,
+            columns=columns.split(",") if columns else None,
+            settings={"workers": count},
+        )
+    whole = rows is None and columns is None
+    beside = whole and os.access(table.path.parent, os.W_OK)
+    written = report.write(outcome, table.results(scale) if beside else folder / "table")
+    if as_json:
+        print(json.dumps(jsonable(outcome.document()), indent=2))
+    elif not quiet:
+        console = Console() if sys.stdout.isatty() else Console(width=130)
+        for kind in report.KINDS:
+            if outcome.cells.get(kind):
+                console.print(report.grid(outcome, kind))
+                for column in outcome.columns:
+                    console.print(f"{column}: {report.verdict(outcome.ranking(kind, column))}", highlight=False)
+        console.print("written: " + ", ".join(str(path) for path in written), highlight=False)

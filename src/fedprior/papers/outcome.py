@@ -1,0 +1,114 @@
+"""What came out of a table, beside what its paper says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["personal", "global"]
+
+
+class Number(NamedTuple):
+    """A cell of the table in the paper's unit."""
+
+    paper: float | None
+    values: list[float]  # one a seed
+
+    @property
+    def ours(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.values) if self.values else math.nan
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean over seeds; nan for one seed."""
+        n = len(self.values)
+        return statistics.stdev(self.values) / math.sqrt(n) if n > 1 else math.nan
+
+    @property
+    def delta(self) -> float:
+        """Ours less the paper's."""
+        return math.nan if self.paper is None else self.ours - self.paper
+
+
+class Pair(NamedTuple):
+    """Two methods of which the paper says that the first is better."""
+
+    better: str
+    worse: str
+    verdict: Literal["holds", "level", "reversed"]
+
+
+@dataclass
+class Outcome:
+    """A table as far as it has been run."""
+
+    name: str
+    title: str
+    paper: str
+    scale: str
+    metric: str
+    at: str
+    columns: list[str]
+    rows: list[str]
+    seeds: int
+    cells: dict[Kind, dict[str, dict[str, Number]]] = field(default_factory=dict)  # kind -> row -> column
+    about: dict[str, Any] = field(default_factory=dict)  # date, commit, version, seconds
+    unknown: list[str] = field(default_factory=list)
+    stand_in: str = ""
+
+    def number(self, kind: Kind, row: str, column: str) -> Number | None:
+        """One cell."""
+        return self.cells.get(kind, {}).get(row, {}).get(column)
+
+    def ranking(self, kind: Kind, column: str) -> list[Pair]:
+        """The paper's order of the methods in a column, pair by pair."""
+        found = {row: columns[column] for row, columns in self.cells.get(kind, {}).items() if column in columns}
+        return ranking(found, ascending=self.metric == "seconds")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        kinds: tuple[Kind, ...] = ("personal", "global")
+        document = asdict(self)
+        document["cells"] = {
+            kind: {
+                row: {
+                    column: {"paper": n.paper, "ours": n.ours, "error": n.error, "values": n.values}
+                    for column, n in columns.items()
+                }
+                for row, columns in self.cells.get(kind, {}).items()
+            }
+            for kind in kinds
+        }
+        document["ranking"] = {
+            kind: {column: [pair._asdict() for pair in self.ranking(kind, column)] for column in self.columns}
+            for kind in kinds
+        }
+        return document
+
+
+def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[Pair]:
+    """Every pair of methods that the paper tells apart.
+
+    `level` when ours are equal as printed or differ by less than two standard errors of the difference (with one seed
+    there is none, and every difference counts); else it holds or is reversed.
+    """
+    pairs = []
+    known = {row: n for row, n in numbers.items() if n.paper is not None and n.values}
+    for a, b in itertools.combinations(known, 2):
+        gap = (known[a].paper or 0.0) - (known[b].paper or 0.0)
+        if gap == 0:
+            continue
+        better, worse = (a, b) if (gap > 0) != ascending else (b, a)
+        ours = known[better].ours - known[worse].ours
+        ours = -ours if ascending else ours
+        noise = math.hypot(known[a].error, known[b].error)
+        if round(ours, 1) == 0 or abs(ours) <= 2 * noise:  # never so when there is no noise to tell, nan
+            pairs.append(Pair(better, worse, "level"))
+        else:
+            pairs.append(Pair(better, worse, "holds" if ours > 0 else "reversed"))
+    return pairs

@@ -1,0 +1,158 @@
+"""Run a table, or what is left of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedprior import __version__
+from fedprior.data.federation import Federation
+from fedprior.errors import FedpriorError
+from fedprior.experiment import config as configs
+from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
+from fedprior.experiment.journal import Journal
+from fedprior.papers.outcome import Kind, Number, Outcome
+from fedprior.papers.table import Cell, Column, Scale, Table
+
+HEAVY = ("models", "checkpoint", "predictions.safetensors")
+"""What a cell's folder need not keep: the table asks for numbers."""
+
+
+def reproduce(
+    table: Table,
+    out: Path,
+    observers: Observers,
+    *,
+    scale: Scale = "paper",
+    seeds: int | None = None,
+    columns: list[str] | None = None,
+    rows: list[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    keep_models: bool = False,
+) -> Outcome:
+    """Do all runs that `out` does not have yet, and collect the numbers of all that it has."""
+    if table.missing:
+        raise FedpriorError(
+            f"{table.name} needs data that are not here: run "
+            + " and ".join(f"`fedprior data fetch {name}`" for name in table.missing)
+            + " (or import them)."
+        )
+    chosen, methods = table.limited(scale, columns, rows)
+    count = seeds or (table.quick.seeds if scale == "quick" else table.seeds)
+    outcome = Outcome(table.name, table.title, table.paper, scale, table.metric, table.at, chosen, methods, count)
+    outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
+    data = _Loaded()
+    seconds = 0.0
+    for planned in table.cells(scale, chosen, methods, count):
+        cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
+        summary, journal = _done(cell, out / cell.folder, observers, data, keep_models=keep_models)
+        seconds += float(summary["timing"]["seconds"])
+        _enter(outcome, table, cell, summary, journal)
+    outcome.about = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": _commit(),
+        "version": __version__,
+        "seconds": round(seconds, 1),
+    }
+    return outcome
+
+
+class _Loaded:
+    """The federation of the cell before: neighbours mostly share it, and large ones take seconds to load."""
+
+    def __init__(self) -> None:
+        self.key, self.federation = "", None
+
+    federation: Federation | None
+
+    def of(self, cell: Cell) -> Federation:
+        """The cell's federation."""
+        config = cell.config
+        key = json.dumps([config.data, config.data.get("seed", config.seed), config.precision], sort_keys=True)
+        if self.federation is None or key != self.key:
+            self.key, self.federation = key, config.load_data()
+        return self.federation
+
+
+def _done(
+    cell: Cell, folder: Path, observers: Observers, data: _Loaded, *, keep_models: bool
+) -> tuple[dict[str, Any], Journal]:
+    """The cell's summary and history, from its folder or from a run."""
+    if not (folder / COMPLETE).exists():
+        federation = data.of(cell)
+        if not (folder / RUN).exists():
+            configs.write(cell.config.resolved(federation), folder / RUN)
+        proceed(folder, observers, federation)
+        if not keep_models:
+            for heavy in HEAVY:
+                path = folder / heavy
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    try:
+        summary = json.loads((folder / COMPLETE).read_text())
+    except ValueError:
+        raise FedpriorError(f"'{folder / COMPLETE}' is damaged: delete that folder and run the table again.") from None
+    journal = Journal(folder)
+    journal.load()
+    return summary, journal
+
+
+def _enter(outcome: Outcome, table: Table, cell: Cell, summary: Mapping[str, Any], journal: Journal) -> None:
+    row, column = table.rows[cell.row], table.columns[cell.column]
+    kinds: tuple[tuple[Kind, dict[str, float]], ...] = (("personal", row.paper), ("global", row.paper_global))
+    for kind, published in kinds:
+        value = _value(table, column, kind, summary, journal)
+        if value is None or (kind == "global" and not row.paper_global):
+            continue
+        number = outcome.cells.setdefault(kind, {}).setdefault(cell.row, {})
+        number.setdefault(cell.column, Number(published.get(cell.column), [])).values.append(value / table.unit)
+
+
+def _value(table: Table, column: Column, kind: Kind, summary: Mapping[str, Any], journal: Journal) -> float | None:
+    """The cell's number of one kind."""
+    if table.metric == "seconds":
+        rounds = [e["seconds"] for e in journal.events if e["kind"] == "round"]
+        return float(np.median(rounds)) if kind == "personal" else None
+    wanted = _members(column.among, summary)
+    found: dict[int, list[float]] = {}
+    for line in journal.rows:
+        if line["model"] == kind and line["split"] == "test" and line["client"] in wanted:
+            found.setdefault(line["round"], []).append(float(line[table.metric]))
+    means = {number: float(np.nanmean(values)) for number, values in found.items() if not np.isnan(values).all()}
+    if not means:
+        return None
+    return max(means.values()) if table.at == "best" else means[max(means)]
+
+
+def _members(among: str, summary: Mapping[str, Any]) -> set[str]:
+    clients = summary["clients"]
+    if among == "all":
+        return {c["client"] for c in clients}
+    if among == "smallest tenth":
+        ordered = sorted(clients, key=lambda c: (c["train"], c["client"]))
+        return {c["client"] for c in ordered[: math.ceil(len(clients) / 10)]}
+    if among == "newcomers":
+        return set(summary["newcomers"])
+    return {name.strip() for name in among.split(",")}
+
+
+def _commit() -> str | None:
+    """The source's commit, where there is one."""
+    try:
+        told = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return told.stdout.strip()

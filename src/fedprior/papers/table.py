@@ -1,0 +1,208 @@
+"""A table of a paper as a file: `papers/<paper>/<table>.toml`.
+
+title, paper, seeds, minutes     what it is, and how long all its seeds take on two cores
+unknown                          what the paper leaves open, and how it was settled here
+[run]                            a run as `fedprior run --config` takes it, without a method
+[columns.NAME]                   what a column changes of the run; `among` picks the clients it averages over
+[rows.NAME]                      a method, what it changes of the run, and the published numbers by column
+[quick]                          what `--scale quick` changes, and the columns and rows it is limited to
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import fedprior
+from fedprior.data import store
+from fedprior.errors import FedpriorError, unknown
+from fedprior.experiment import config as configs
+from fedprior.experiment.config import Config, Section
+from fedprior.options import plain_errors
+
+Scale = Literal["paper", "quick"]
+Numbers = dict[str, float]
+"""Column -> a number of the paper, in the table's unit."""
+
+
+class Part(BaseModel):
+    """What columns, rows and scales have in common: they change the run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: Section = {}
+
+
+class Column(Part):
+    """A setting."""
+
+    among: Annotated[
+        str, Field(description="all, smallest tenth, newcomers, or clients' names with commas between")
+    ] = "all"
+
+
+class Row(Part):
+    """A method in the paper's settings, and what the paper says of it."""
+
+    method: Section
+    paper: Annotated[Numbers, Field(description="of the personal models")] = {}
+    paper_global: Annotated[Numbers, Field(description="of the shared model")] = {}
+    columns: Annotated[dict[str, Section], Field(description="options of the method in single columns")] = {}
+
+
+class Quick(Part):
+    """A version that takes minutes."""
+
+    seeds: Annotated[int, Field(ge=1)] = 1
+    columns: list[str] | None = None
+    rows: list[str] | None = None
+    minutes: float | None = None
+
+
+class Table(BaseModel):
+    """One table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    paper: str
+    run: Section
+    columns: dict[str, Column]
+    rows: dict[str, Row]
+    quick: Quick = Quick()
+    metric: Literal["accuracy", "balanced_accuracy", "seconds"] = "accuracy"
+    unit: Annotated[float, Field(gt=0, description="what one of the paper's units is of ours")] = 0.01
+    at: Annotated[Literal["last", "best"], Field(description="the round on test that the paper reports")] = "last"
+    seeds: Annotated[int, Field(ge=1)] = 1
+    minutes: float = 0.0
+    unknown: list[str] = []
+    stand_in: Annotated[str, Field(description="how this differs from what the paper did")] = ""
+    path: Path = Path()
+
+    @property
+    def name(self) -> str:
+        """`pfedvem/table1-fmnist`."""
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+    @property
+    def needs(self) -> list[str]:
+        """Data sets that must be in the data directory."""
+        runs = [self.run, *(column.run for column in self.columns.values())]
+        used = {run["data"]["name"] for run in runs if "name" in run.get("data", {})}
+        return sorted(name for data in used for name in PARTS.get(data, (data,)) if name in store.RECORDS)
+
+    @property
+    def missing(self) -> list[str]:
+        """Those of them that are not there."""
+        return [name for name in self.needs if store.status(name).state != "stored"]
+
+    def results(self, scale: Scale) -> Path:
+        """Where results lie beside the table, without a suffix."""
+        return self.path.parent / "results" / (self.path.stem if scale == "paper" else f"{self.path.stem}-quick")
+
+    @property
+    def state(self) -> str:
+        """`run` once it has results at the paper's scale, else whether it can be run."""
+        if self.results("paper").with_suffix(".json").exists():
+            return "run"
+        return "data missing" if self.missing else "runnable"
+
+    def limited(self, scale: Scale, columns: list[str] | None, rows: list[str] | None) -> tuple[list[str], list[str]]:
+        """The columns and rows to run."""
+        quick = self.quick if scale == "quick" else Quick()
+        return _chosen("column", columns or quick.columns, self.columns), _chosen("row", rows or quick.rows, self.rows)
+
+    def cells(self, scale: Scale, columns: list[str], rows: list[str], seeds: int) -> Iterator[Cell]:
+        """Every run of the table; seeds go slowest, so that a table fills up evenly."""
+        quick = self.quick.run if scale == "quick" else {}
+        for seed in range(seeds):
+            for column in columns:
+                for name in rows:
+                    row = self.rows[name]
+                    method = row.method | row.columns.get(column, {})
+                    parts = (self.run, self.columns[column].run, row.run, quick, {"method": method, "seed": seed})
+                    yield Cell(name, column, seed, configs.parse(merged(*parts)))
+
+
+PARTS: Mapping[str, tuple[str, ...]] = {"digit_domains": ("mnist", "usps", "mnist_m")}
+"""Federations that are made of several stored data sets."""
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    row: str
+    column: str
+    seed: int
+    config: Config
+
+    @property
+    def folder(self) -> str:
+        """A name that two cells share exactly when their runs are the same."""
+        settled = self.config.model_dump(exclude={"workers", "engine", "ray_address"}, mode="json")
+        digest = hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+        return f"{self.config.method['name']}-seed{self.seed}-{digest[:12]}"
+
+
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections laid over each other, later ones on top; a section with another name replaces what is below."""
+    done: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            below = done.get(key)
+            same = (
+                isinstance(below, dict)
+                and isinstance(value, Mapping)
+                and value.get("name", below.get("name")) == (below.get("name"))
+            )
+            done[key] = merged(below, value) if same and isinstance(below, dict) else copy.deepcopy(value)
+    return done
+
+
+def _chosen(what: str, wanted: list[str] | None, known: Mapping[str, Any]) -> list[str]:
+    for name in wanted or []:
+        if name not in known:
+            raise unknown(what, name, known)
+    return [name for name in known if wanted is None or name in wanted]
+
+
+def folder() -> Path:
+    """Where the tables are: in the package, or beside it in a source tree."""
+    package = Path(fedprior.__file__).parent
+    for place in (package / "papers" / "tables", package.parents[1] / "papers"):
+        if place.is_dir():
+            return place
+    raise FedpriorError("the papers' tables are not installed: use a source tree.")
+
+
+def listing(place: Path | None = None) -> list[Table]:
+    """All tables, by name."""
+    return [read(path) for path in sorted((place or folder()).glob("*/*.toml"))]
+
+
+def find(name: str, place: Path | None = None) -> Table:
+    """A table by its name."""
+    place = place or folder()
+    names = [f"{path.parent.name}/{path.stem}" for path in sorted(place.glob("*/*.toml"))]
+    if name not in names:
+        raise unknown("table", name, names)
+    return read(place / f"{name}.toml")
+
+
+def read(path: Path) -> Table:
+    """A table from its file; rows must not speak of columns that there are not."""
+    with plain_errors(f"'{path}'"):
+        table = Table(**configs.read(path), path=path)
+    for name, row in table.rows.items():
+        for column in (*row.paper, *row.paper_global, *row.columns):
+            if column not in table.columns:
+                raise FedpriorError(f"'{path}': row '{name}' speaks of a column '{column}' that is not there.")
+    _chosen("column", table.quick.columns, table.columns)
+    _chosen("row", table.quick.rows, table.rows)
+    return table

@@ -1,0 +1,165 @@
+"""A reproduced table: in the terminal, as Markdown, and as a page with a picture."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+from rich.table import Table as Grid
+
+from fedprior.experiment.journal import jsonable
+from fedprior.files import write_text
+from fedprior.papers.outcome import Kind, Number, Outcome, Pair
+
+KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
+
+
+def grid(outcome: Outcome, kind: Kind) -> Grid:
+    """Paper, ours and the difference, for a terminal."""
+    caption = f"paper → ours ± standard error over {outcome.seeds} seeds" if outcome.seeds > 1 else "paper → ours"
+    found = Grid(title=f"{outcome.title}: {KINDS[kind]}, {_what(outcome)}", caption=caption, title_justify="left")
+    found.add_column("method")
+    for column in outcome.columns:
+        found.add_column(column, justify="right")
+    for row in _rows(outcome, kind):
+        found.add_row(row, *(_cell(outcome.number(kind, row, column)) for column in outcome.columns))
+    return found
+
+
+def markdown(outcome: Outcome) -> str:
+    """The whole outcome as a document."""
+    about = outcome.about
+    lines = [f"# {outcome.name}", "", f"{outcome.paper}: {outcome.title}.", ""]
+    if outcome.scale == "quick":
+        lines += ["**Not the paper's setting**: fewer rounds, seeds or columns, to see whether the ranking shows.", ""]
+    if outcome.stand_in:
+        lines += [f"**A stand-in**: {outcome.stand_in}", ""]
+    command = f"fedprior reproduce {outcome.name}" + (" --scale quick" if outcome.scale == "quick" else "")
+    lines += [
+        f"`{command}` · {about['date']} · "
+        f"commit {about['commit']} · {outcome.seeds} seed{'s' if outcome.seeds > 1 else ''} · "
+        f"{about['seconds'] / 60:.0f} min of runs on two cores · {_what(outcome)}",
+        "",
+    ]
+    for kind, title in KINDS.items():
+        rows = _rows(outcome, kind)
+        if not rows:
+            continue
+        lines += [f"## {title[0].upper()}{title[1:]}", "", "Paper → ours (Δ)", ""]
+        lines += ["| method | " + " | ".join(outcome.columns) + " |", "|---" * (len(outcome.columns) + 1) + "|"]
+        for row in rows:
+            cells = (_cell(outcome.number(kind, row, column), delta=True) for column in outcome.columns)
+            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+        lines += ["", "Does the paper's order hold?", ""]
+        lines += [f"- {column}: {verdict(outcome.ranking(kind, column))}" for column in outcome.columns]
+        lines.append("")
+    if outcome.unknown:
+        lines += ["## What the paper leaves open", "", *(f"- {item}" for item in outcome.unknown), ""]
+    return "\n".join(lines)
+
+
+def verdict(pairs: list[Pair]) -> str:
+    """One sentence on a column's order."""
+    if not pairs:
+        return "the paper gives no two numbers to compare"
+    count = Counter(pair.verdict for pair in pairs)
+    said = [f"{count['holds']} of {len(pairs)} pairs of methods in the paper's order"]
+    if count["level"]:
+        said.append(f"{count['level']} level within two standard errors")
+    if count["reversed"]:
+        which = ", ".join(f"{p.worse} over {p.better}" for p in pairs if p.verdict == "reversed")
+        said.append(f"{count['reversed']} reversed ({which})")
+    return "; ".join(said)
+
+
+def page(outcome: Outcome) -> str:
+    """One self-contained HTML page: the paper's number as a ring, ours as a dot with its standard error."""
+    parts = [
+        "<!doctype html><meta charset='utf-8'>",
+        f"<title>{html.escape(outcome.name)}</title>",
+        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}"
+        "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .7rem;text-align:right;"
+        "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}.note{color:#666}</style>",
+        f"<h1>{html.escape(outcome.title)}</h1><p class='note'>{html.escape(outcome.paper)} · {outcome.scale} scale · "
+        f"{outcome.seeds} seeds · {html.escape(str(outcome.about.get('date')))} · {html.escape(_what(outcome))}</p>",
+    ]
+    if outcome.stand_in:
+        parts.append(f"<p><b>A stand-in</b>: {html.escape(outcome.stand_in)}</p>")
+    for kind, title in KINDS.items():
+        if not _rows(outcome, kind):
+            continue
+        parts.append(f"<h2>{title}</h2>")
+        for column in outcome.columns:
+            parts.append(f"<h3>{html.escape(column)}</h3>{_picture(outcome, kind, column)}")
+            parts.append(f"<p class='note'>{html.escape(verdict(outcome.ranking(kind, column)))}</p>")
+    parts += ["<h2>What the paper leaves open</h2><ul>", *(f"<li>{html.escape(u)}</li>" for u in outcome.unknown)]
+    return "\n".join([*parts, "</ul>"])
+
+
+def _picture(outcome: Outcome, kind: Kind, column: str) -> str:
+    numbers = [(row, n) for row in _rows(outcome, kind) if (n := outcome.number(kind, row, column))]
+    shown = [v for _, n in numbers for v in (n.ours, n.paper) if v is not None and not math.isnan(v)]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    margin = max(1e-9, 0.08 * (high - low) or 1.0)
+    low, high = low - margin, high + margin
+
+    def x(value: float) -> float:
+        return 190 + 560 * (value - low) / (high - low)
+
+    lines = [f"<svg viewBox='0 0 900 {26 * len(numbers) + 34}' width='900' role='img' font-size='13'>"]
+    for k in range(5):
+        tick = low + (high - low) * k / 4
+        lines.append(f"<line x1='{x(tick):.1f}' x2='{x(tick):.1f}' y1='4' y2='{26 * len(numbers) + 8}' stroke='#eee'/>")
+        lines.append(
+            f"<text x='{x(tick):.1f}' y='{26 * len(numbers) + 26}' text-anchor='middle' fill='#666'>{tick:.1f}</text>"
+        )
+    for i, (row, n) in enumerate(numbers):
+        y = 20 + 26 * i
+        lines.append(f"<text x='180' y='{y + 4}' text-anchor='end'>{html.escape(row)}</text>")
+        if n.paper is not None:
+            lines.append(f"<circle cx='{x(n.paper):.1f}' cy='{y}' r='6' fill='none' stroke='#c60' stroke-width='2'/>")
+        if n.values:
+            if not math.isnan(n.error):
+                ends = (x(max(low, n.ours - 2 * n.error)), x(min(high, n.ours + 2 * n.error)))
+                lines.append(f"<line x1='{ends[0]:.1f}' x2='{ends[1]:.1f}' y1='{y}' y2='{y}' stroke='#069'/>")
+            lines.append(f"<circle cx='{x(n.ours):.1f}' cy='{y}' r='4' fill='#069'/>")
+        lines.append(f"<text x='765' y='{y + 4}' fill='#444'>{html.escape(_cell(n))}</text>")
+    return "".join([*lines, "</svg>"])
+
+
+def write(outcome: Outcome, stem: Path) -> list[Path]:
+    """`stem.json`, `stem.md` and `stem.html`."""
+    texts = {
+        ".json": json.dumps(jsonable(outcome.document()), indent=2) + "\n",
+        ".md": markdown(outcome),
+        ".html": page(outcome) + "\n",
+    }
+    paths = [stem.parent / (stem.name + suffix) for suffix in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_text(path, text)
+    return paths
+
+
+def _rows(outcome: Outcome, kind: Kind) -> list[str]:
+    return [row for row in outcome.rows if outcome.cells.get(kind, {}).get(row)]
+
+
+def _what(outcome: Outcome) -> str:
+    metric = {"accuracy": "accuracy in %", "balanced_accuracy": "balanced accuracy in %", "seconds": "seconds a round"}
+    return metric[outcome.metric] + (", best round on test, as the paper reports it" if outcome.at == "best" else "")
+
+
+def _cell(number: Number | None, *, delta: bool = False) -> str:
+    if number is None or (number.paper is None and not number.values):
+        return ""
+    paper = "–" if number.paper is None else f"{number.paper:.1f}"
+    if not number.values:
+        return f"{paper} →"
+    error = "" if math.isnan(number.error) else f" ± {number.error:.1f}"
+    change = f" ({number.delta:+.1f})" if delta and not math.isnan(number.delta) else ""
+    return f"{paper} → {number.ours:.1f}{error}{change}"
