@@ -170,19 +170,26 @@ FACTORED: dict[str, Optimizer] = {
 
 @pytest.mark.parametrize("optimizer", FACTORED.values(), ids=FACTORED.keys())
 @pytest.mark.parametrize("also_dense", [False, True])
-def test_factors_are_a_gradient(optimizer: Optimizer, *, also_dense: bool) -> None:
-    """A gradient gᵀ x in factors, alone or beside a dense share, steps as the same gradient multiplied out."""
+@pytest.mark.parametrize(("products", "pulls"), [(1, 0), (2, 0), (0, 1), (1, 1), (2, 2)])
+def test_factors_are_a_gradient(optimizer: Optimizer, products: int, pulls: int, *, also_dense: bool) -> None:
+    """Shares gᵀ x and s · d, alone or beside a dense one, step as the same gradient multiplied out."""
     start = {"bias": normal(0, CLIENTS, 4), "matrix": normal(1, CLIENTS, 4, 6)}
     ours, theirs = ({k: v.clone() for k, v in start.items()} for _ in range(2))
     state, other = optimizer.init(ours), optimizer.init(theirs)
     for step in range(4):
-        pairs = [(normal(10 * step + i, CLIENTS, 5, 4), normal(10 * step + i + 5, CLIENTS, 5, 6)) for i in range(2)]
-        full = sum(g.transpose(1, 2) @ x for g, x in pairs)
-        assert isinstance(full, Tensor)
-        bias, extra = normal(100 + step, CLIENTS, 4), normal(200 + step, CLIENTS, 4, 6)
+        seed = 100 * step
+        factors = Factors(
+            [(normal(seed + i, CLIENTS, 5, 4), normal(seed + i + 5, CLIENTS, 5, 6)) for i in range(products)],
+            [(normal(seed + i + 10, CLIENTS), normal(seed + i + 15, CLIENTS, 4, 6)) for i in range(pulls)],
+        )
+        full = torch.zeros_like(start["matrix"])
+        for g, x in factors.products:
+            full += g.transpose(1, 2) @ x
+        for s, d in factors.pulls:
+            full += s.view(-1, 1, 1) * d
+        bias, extra = normal(seed + 20, CLIENTS, 4), normal(seed + 21, CLIENTS, 4, 6)
         dense = {"bias": bias.clone()} | ({"matrix": extra.clone()} if also_dense else {})
-        factors: Factors = {"matrix": pairs}
-        optimizer.update(ours, dense, state, factors)
+        optimizer.update(ours, dense, state, {"matrix": factors})
         optimizer.update(theirs, {"bias": bias, "matrix": full + extra if also_dense else full}, other)
     assert_close(ours, theirs)
     assert not torch.allclose(ours["matrix"], start["matrix"])

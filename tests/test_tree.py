@@ -289,3 +289,17 @@ def test_nbytes_counts_what_a_message_carries() -> None:
     assert tree.nbytes(Pair(torch.arange(2), {"a": leaf, "b": torch.ones(3, dtype=torch.bfloat16)})) == 46
     assert tree.nbytes(tree.expand(leaf, 5)) == 120
     assert tree.nbytes({}) == 0
+
+
+def test_a_leaf_that_keeps_pulls_gets_no_gradient_of_its_own() -> None:
+    """2 (a - b) as a scale and a difference; the other tree's gradient stays dense."""
+    a, b = torch.randn(3, 4, 2, dtype=torch.float64), torch.randn(3, 4, 2, dtype=torch.float64).requires_grad_()
+    leaf = a.clone().requires_grad_()
+    leaf.pulls = []  # type: ignore[attr-defined]
+    weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    none, by_b = torch.autograd.grad((weight * tree.sqdist({"a": leaf}, {"a": b})).sum(), [leaf, b], allow_unused=True)
+    assert none is None
+    torch.testing.assert_close(by_b, -2 * weight.view(-1, 1, 1) * (a - b))
+    ((scale, gap),) = leaf.pulls
+    torch.testing.assert_close(scale, 2 * weight)
+    torch.testing.assert_close(gap, (a - b).detach())

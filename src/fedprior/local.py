@@ -103,7 +103,7 @@ def _backward(
     skip: frozenset[str],
     *,
     factored: bool,
-) -> tuple[Tensor, Params, Factors]:
+) -> tuple[Tensor, Params, dict[str, Factors]]:
     """Clients share no weights, so the gradient of the sum is every client's own gradient: one pass for all."""
     names = [k for k in w if k not in skip]
     leaves = {k: v if k in skip else v.detach().requires_grad_() for k, v in w.items()}

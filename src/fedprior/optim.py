@@ -13,11 +13,21 @@ from torch import Tensor
 
 from fedprior.tree import Params
 
-Factor = tuple[Tensor, Tensor]
+Product = tuple[Tensor, Tensor]
 """(g [C, B, out], x [C, B, in]): a share gᵀ x of a stacked matrix's gradient that nobody has multiplied out."""
 
+Pull = tuple[Tensor, Tensor]
+"""(s [C], d [C, ...]): a share s · d of a gradient, likewise."""
 
-Factors = dict[str, list[Factor]]
+
+class Factors(NamedTuple):
+    """The shares of one tensor's gradient that are not multiplied out."""
+
+    products: list[Product]
+    pulls: list[Pull]
+
+    def __bool__(self) -> bool:
+        return bool(self.products or self.pulls)
 
 
 class OptState(NamedTuple):
@@ -34,7 +44,7 @@ class Optimizer(Protocol):
     def init(self, w: Params) -> OptState:
         """A fresh state for a local run."""
 
-    def update(self, w: Params, grads: Params, state: OptState, factors: Factors | None = None) -> None:
+    def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
         """One step, written into `w` and `state`; `grads` may be overwritten. `factors` belong to the gradient too."""
 
 
@@ -61,13 +71,17 @@ def clipped(grads: Params, norm: float) -> Params:
     return {k: g * scale.view(-1, *[1] * (g.dim() - 1)) for k, g in grads.items()}
 
 
-def multiplied(grads: Params, factors: Factors) -> Params:
+def multiplied(grads: Params, factors: dict[str, Factors]) -> Params:
     """The gradients with their factors multiplied out."""
-    for name, pairs in factors.items():
-        for g, x in pairs:
-            share = g.transpose(1, 2)
-            grads[name] = torch.baddbmm(grads[name], share, x) if name in grads else share @ x
+    for name, (products, pulls) in factors.items():
+        shares = [g.transpose(1, 2) @ x for g, x in products] + [_wide(s, d) * d for s, d in pulls]
+        grads[name] = sum(shares, start=grads.get(name, torch.zeros_like(shares[0])))
     return grads
+
+
+def _wide(scale: Tensor, like: Tensor) -> Tensor:
+    """[C] -> [C, 1, ...]."""
+    return scale.view(-1, *[1] * (like.dim() - 1))
 
 
 class SGD(NamedTuple):
@@ -83,7 +97,7 @@ class SGD(NamedTuple):
         return _fresh(w, first=self.momentum > 0, second=False)
 
     @torch.no_grad()
-    def update(self, w: Params, grads: Params, state: OptState, factors: Factors | None = None) -> None:
+    def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
         """One step in place."""
         factors, plain = factors or {}, self.momentum == 0 and self.clip is None
         if not plain:
@@ -103,11 +117,15 @@ class SGD(NamedTuple):
                 is_first_step=False,
             )
         if plain:  # multiply the factors into the weights: no tensor for the gradient at all
-            for name, pairs in factors.items():
-                keep = 1.0 if name in grads else 1 - self.lr * self.weight_decay
-                for g, x in pairs:
-                    w[name].baddbmm_(g.transpose(1, 2), x, beta=keep, alpha=-self.lr)
+            for name, (products, pulls) in factors.items():
+                target, keep = w[name], 1.0 if name in grads else 1 - self.lr * self.weight_decay
+                for g, x in products:
+                    target.baddbmm_(g.transpose(1, 2), x, beta=keep, alpha=-self.lr)
                     keep = 1.0
+                if keep != 1:
+                    target.mul_(keep)
+                for s, d in pulls:
+                    target.addcmul_(d, _wide(s, d), value=-self.lr)
 
 
 class Adam(NamedTuple):
@@ -125,7 +143,7 @@ class Adam(NamedTuple):
         return _fresh(w, first=True, second=True)
 
     @torch.no_grad()
-    def update(self, w: Params, grads: Params, state: OptState, factors: Factors | None = None) -> None:
+    def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
         """One step in place."""
         grads = multiplied(grads, factors or {})
         if not grads:

@@ -97,15 +97,17 @@ def sqdist(a: Any, b: Any) -> Tensor:
     (left, right), names = (leaves(a), leaves(b)), ([k for k, _ in items(a)], [k for k, _ in items(b)])
     if names[0] != names[1]:
         raise ValueError("sqdist needs two trees with the same leaves in the same order")
-    distance: Tensor = _SquaredDistance.apply(len(left), *left, *right)  # type: ignore[no-untyped-call]
+    kept = [getattr(leaf, "pulls", None) for leaf in left]
+    distance: Tensor = _SquaredDistance.apply(kept, *left, *right)  # type: ignore[no-untyped-call]
     return distance
 
 
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, count: int, *both: Tensor) -> Tensor:
+    def forward(ctx: Any, kept: list[list[tuple[Tensor, Tensor]] | None], *both: Tensor) -> Tensor:
         ctx.save_for_backward(*both)
-        ctx.gaps = torch._foreach_sub(both[:count], both[count:])
+        ctx.kept = kept
+        ctx.gaps = torch._foreach_sub(both[: len(kept)], both[len(kept) :])
         flat = [gap.reshape(len(gap), -1) for gap in ctx.gaps]
         return torch.stack([torch.linalg.vector_norm(leaf, dim=1) for leaf in flat]).square().sum(0)
 
@@ -115,11 +117,18 @@ class _SquaredDistance(torch.autograd.Function):
         half = len(both) // 2
         if torch.is_grad_enabled():  # second derivatives are wanted: the gaps must be in the graph
             gaps = [a - b for a, b in zip(both[:half], both[half:], strict=True)]
-        pull = [gap * (2 * grad).view(-1, *[1] * (gap.dim() - 1)) for gap in gaps]
-        needs = ctx.needs_input_grad[1:]
-        ours = [p if need else None for p, need in zip(pull, needs, strict=False)]
-        theirs = [-p if need else None for p, need in zip(pull, needs[half:], strict=True)]
+        ours: list[Tensor | None] = []
+        for gap, pulls, need in zip(gaps, ctx.kept, ctx.needs_input_grad[1:], strict=False):
+            if need and pulls is not None:  # left to whoever takes the step, see `models.stack.keep_factors`
+                pulls.append((2 * grad, gap))
+            ours.append(_scaled(2 * grad, gap) if need and pulls is None else None)
+        needs = ctx.needs_input_grad[1 + half :]
+        theirs = [_scaled(-2 * grad, gap) if need else None for gap, need in zip(gaps, needs, strict=True)]
         return (None, *ours, *theirs)
+
+
+def _scaled(scale: Tensor, leaf: Tensor) -> Tensor:
+    return leaf * scale.view(-1, *[1] * (leaf.dim() - 1))
 
 
 def average(tree: T, weights: Tensor) -> T:

@@ -184,7 +184,7 @@ def test_a_leaf_that_keeps_factors_gets_no_gradient_of_its_own() -> None:
     assert none is None
     torch.testing.assert_close(by_bias, expected[1])
     torch.testing.assert_close(by_x, expected[2])
-    ((g, seen),) = kept
+    ((g, seen),) = kept.products
     torch.testing.assert_close(g.transpose(1, 2) @ seen, expected[0])
 
 
@@ -193,4 +193,4 @@ def test_a_weight_used_twice_keeps_two_factors() -> None:
     kept = keep_factors(leaf)
     w = {"a.weight": leaf, "a.bias": bias}
     torch.autograd.grad(linear(w, "a", linear(w, "a", normal(0, 2, 7, 4))).sum(), leaf, allow_unused=True)
-    assert len(kept) == 2
+    assert len(kept.products) == 2

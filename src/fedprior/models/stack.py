@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedprior.optim import Factor
+from fedprior.optim import Factors, Product
 from fedprior.tree import Params
 
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Identity)
@@ -22,24 +22,26 @@ Forward = Callable[[Params, Tensor], Tensor]
 """(weights [C, ...], inputs [C, B, ...]) -> outputs [C, B, ...]."""
 
 
-def keep_factors(weight: Tensor) -> list[Factor]:
-    """Let stacked linear layers leave their share of this leaf's gradient in the list that is returned.
+def keep_factors(weight: Tensor) -> Factors:
+    """Let stacked linear layers and squared distances leave their share of this leaf's gradient where it is returned.
 
-    A batch's weight gradient is a product gᵀ x of two thin matrices. Gradient descent can add it to the weights while
-    it multiplies, and then a tensor as large as the weights is neither written nor read.
+    A batch's weight gradient is a product gᵀ x of two thin matrices, and a Gaussian prior's is a multiple of w - μ.
+    Gradient descent can add both to the weights as it computes them, and then a tensor as large as the weights is
+    neither written nor read.
     """
-    weight.factors = []  # type: ignore[attr-defined]  # on the tensor itself: it survives every dict it is put into
-    return weight.factors  # type: ignore[attr-defined, no-any-return]
+    found = Factors([], [])
+    weight.products, weight.pulls = found  # type: ignore[attr-defined]  # on the tensor: it survives every dict
+    return found
 
 
 class StackedLinear(torch.autograd.Function):
     """y = x Wᵀ + b per client. Its own backward keeps ∂W contiguous, or leaves it in factors."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, factors: list[Factor] | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, products: list[Product] | None) -> Tensor:
         """x [C, B, in], weight [C, out, in], bias [C, out] -> [C, B, out]."""
         ctx.save_for_backward(x, weight)
-        ctx.factors = factors
+        ctx.products = products
         return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
     @staticmethod
@@ -47,8 +49,8 @@ class StackedLinear(torch.autograd.Function):
         """∂x = g W, ∂W = gᵀ x, ∂b = Σ g."""
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        if needs_weight and ctx.factors is not None:
-            ctx.factors.append((grad, x))
+        if needs_weight and ctx.products is not None:
+            ctx.products.append((grad, x))
             needs_weight = False
         return (
             grad @ weight if needs_x else None,
@@ -66,8 +68,8 @@ def linear(w: Params, name: str, x: Tensor) -> Tensor:
         return x @ weight.transpose(1, 2)
     if torch.is_autocast_enabled("cpu"):
         return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
-    factors = getattr(weight, "factors", None)
-    out: Tensor = StackedLinear.apply(x, weight, bias, factors)  # type: ignore[no-untyped-call]
+    products = getattr(weight, "products", None)
+    out: Tensor = StackedLinear.apply(x, weight, bias, products)  # type: ignore[no-untyped-call]
     return out
 
 
