@@ -139,13 +139,13 @@ def test_a_federation_remembers_its_name_and_options() -> None:
     assert load(federation.name, **federation.options).fingerprint() == federation.fingerprint()
 
 
-@pytest.mark.parametrize("partition", PARTITIONERS)
+@pytest.mark.parametrize("partition", [name for name in PARTITIONERS if name != "superclass"])
 def test_every_partition_by_name(partition: str) -> None:
     """With its default options; the blocks of slicing need a number of clients that divides."""
     clients = 4 if partition == "slicing" else 5
     federation = load("digits", clients=clients, partition=partition)
     assert len(federation) == clients
-    if partition != "major":  # the one that may leave examples out
+    if partition not in ("major", "mixture", "lognormal"):  # those that may leave examples out
         assert examples(federation) == 1797
 
 

@@ -19,10 +19,9 @@ from fedprior.data.partition import (
     Quantity,
     RandomSlicing,
     Shards,
-    _repaired,
-    _shares,
     by_column,
 )
+from fedprior.data.partition.base import dirichlet_counts, filled
 from fedprior.errors import FedpriorError
 
 Indices = NDArray[np.int64]
@@ -96,8 +95,10 @@ def test_dealt_labels_cover(data: st.DataObject, name: str, labels: Indices, see
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 def test_reproducible_sorted_int64(name: str) -> None:
-    labels = balanced(10, 40)
-    first, again, other = (PARTITIONERS[name]()(labels, rng(seed)) for seed in (1, 1, 2))
+    """Superclasses: five labels of two classes each."""
+    fine = balanced(10, 400)
+    labels = fine // 2 if name == "superclass" else fine
+    first, again, other = (PARTITIONERS[name]()(labels, rng(seed), fine) for seed in (1, 1, 2))
     assert len(first) == 20
     assert [part.tolist() for part in first] == [part.tolist() for part in again]
     assert [part.tolist() for part in first] != [part.tolist() for part in other]
@@ -202,16 +203,16 @@ def test_rounding_leaks_nothing() -> None:
     tenths = Fixed(np.random.PCG64())
     tenths.p = np.append(np.full(10, 0.1), 0)
     assert np.cumsum(tenths.p)[-1] < 1
-    assert _shares(10, 1.0, 11, tenths).tolist() == [1] * 10 + [0]
+    assert dirichlet_counts(10, 1.0, 11, tenths).tolist() == [1] * 10 + [0]
 
 
 def test_repair_takes_the_fewest_from_the_largest() -> None:
     """Sizes 60, 31, 9, 0 with min_size 10 lack 11; the 60 gives them all, since 49 is still the largest."""
     owner = np.repeat([0, 1, 2], [60, 31, 9])
-    repaired = _repaired(owner, 4, 10, rng())
+    repaired = filled(owner, 4, 10, rng())
     assert np.bincount(repaired).tolist() == [49, 31, 10, 10]
     assert (repaired != owner).sum() == 11
-    assert np.array_equal(_repaired(owner, 3, 9, rng()), owner)
+    assert np.array_equal(filled(owner, 3, 9, rng()), owner)
 
 
 def test_many_clients_terminate() -> None:

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 from fedprior import __version__
+from fedprior.cli import data, papers
+from fedprior.cli.arguments import Json, Options
 from fedprior.errors import FedpriorError, unknown
 
 app = typer.Typer(
@@ -20,13 +22,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="The data sets, and what a federation looks like.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+app.add_typer(data.app, name="data")
+app.command("papers")(papers.papers)
+app.command("reproduce")(papers.reproduce)
 
-Options = Annotated[
-    list[str] | None,
-    typer.Argument(help="overrides such as data.skew=label, method.sigma2=15, train.lr=0.01, model.name=mlp"),
-]
 Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything")]
@@ -36,7 +35,6 @@ Workers = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", help="a new folder for the results")]
 File = Annotated[Path | None, typer.Option("--config", help="a TOML file with the same keys as the overrides")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")]
-Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON")]
 
 
 def main() -> None:
@@ -203,44 +201,6 @@ def list_methods(as_json: Json = False) -> None:
         print(json.dumps(catalogue(), indent=2))
     else:
         (Console() if sys.stdout.isatty() else Console(width=120)).print(tables.methods())
-
-
-@data_app.command("list")
-def list_data(as_json: Json = False) -> None:
-    """List the data sets and the ways to spread them over clients."""
-    from fedprior.data.datasets import catalogue
-
-    entries = catalogue()
-    if as_json:
-        print(json.dumps(entries, indent=2))
-        return
-    console = Console()
-    for entry in entries:
-        console.print(f"[bold]{entry['name']:<15}[/] {entry['about']}", highlight=False)
-        console.print(f"{'':<15} options: {', '.join(entry['options'])}", style="dim", highlight=False)
-
-
-@data_app.command("describe")
-def describe(
-    name: Annotated[str, typer.Argument(help="data set")],
-    options: Options = None,
-    seed: Annotated[int, typer.Option("--seed", help="seed of the partition")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Show a federation: every client's sizes and labels, and how unequal they are."""
-    from fedprior.experiment.config import parse
-    from fedprior.report import tables
-
-    sections = {"data": {"name": name}, "method": {"name": "local"}, "seed": seed}
-    federation = parse(sections, overrides=options or []).load_data()
-    if as_json:
-        clients = federation.describe().reset_index().to_dict(orient="records")
-        print(json.dumps({"clients": clients, "heterogeneity": federation.heterogeneity()}, indent=2))
-        return
-    console = Console()
-    console.print(tables.federation(federation))
-    for key, value in federation.heterogeneity().items():
-        console.print(f"{key:>18}  {value:.3f}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,53 +1,30 @@
-"""Federations by name. Everything here is generated or ships with a dependency: no download."""
+"""Federations by name: generated, shipped with a dependency, or stored by `fedprior data fetch` and `import`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
+from fedprior.data.allot import PARTITIONS, Limits, Shares, allot, checked, partition_options
+from fedprior.data.domains import digit_domains
+from fedprior.data.featureskew import Corruptions, corrupted, pairs
 from fedprior.data.federation import Federation, from_arrays
-from fedprior.data.partition import PARTITIONERS, by_column
+from fedprior.data.stored import NORMALISED, STORED
 from fedprior.data.synthetic import Synthetic
+from fedprior.data.table import Recipe, Table
 from fedprior.errors import FedpriorError
-from fedprior.options import call, check_names, names, pick, plain_errors
+from fedprior.options import call, check_names, names, pick
 from fedprior.options import defaults as option_defaults
 from fedprior.rng import Key
 
-Recipe = Mapping[str, Mapping[str, Any]]
-
-
-class Shares(BaseModel):
-    """What part of every client's examples is held back."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    validation: Annotated[float, Field(ge=0, lt=1, description="share for choosing among settings")] = 0.1
-    test: Annotated[float, Field(gt=0, lt=1, description="share for the final numbers")] = 0.2
-
-
-SPLIT_OPTIONS = tuple(Shares.model_fields)
 SYNTHETIC_RECIPE: Recipe = {
     "model": {"name": "mlp", "hidden": [32, 16], "single_logit": True},
     "train": {"optimizer": "adam", "lr": 1e-4, "batch_size": 64, "epochs": 10},
 }
-
-
-class Table(NamedTuple):
-    """One data set before it is spread over clients."""
-
-    x: NDArray[Any]  # [n, ...]
-    y: NDArray[np.int64]  # [n]
-    classes: int
-    columns: Mapping[str, NDArray[Any]]  # what `partition=column` may use
-    recipe: Recipe
-    partition: str = "dirichlet"
-    standardise: bool = False
 
 
 def digits() -> Table:
@@ -59,7 +36,7 @@ def digits() -> Table:
         "model": {"name": "mlp", "hidden": [64]},
         "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 20, "epochs": 5},
     }
-    return Table(x.reshape(-1, 1, 8, 8) / 16, y.astype(np.int64), 10, {"label": y}, recipe)
+    return Table(x.reshape(-1, 1, 8, 8) / 16, y.astype(np.int64), 10, recipe, {"label": y})
 
 
 def breast_cancer() -> Table:
@@ -71,7 +48,7 @@ def breast_cancer() -> Table:
         "model": {"name": "mlp", "hidden": [16], "single_logit": True},
         "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
     }
-    return Table(x, y.astype(np.int64), 2, {"label": y}, recipe, standardise=True)
+    return Table(x, y.astype(np.int64), 2, recipe, {"label": y}, standardise=True)
 
 
 def csv(path: Path, target: str, client: str) -> Table:
@@ -99,14 +76,25 @@ def csv(path: Path, target: str, client: str) -> Table:
         "model": {"name": "mlp", "hidden": [16]},
         "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
     }
-    return Table(
-        features.to_numpy(np.float64), y, len(labels), {client: frame[client].to_numpy()}, recipe, "column", True
-    )
+    columns = {client: frame[client].to_numpy()}
+    return Table(features.to_numpy(np.float64), y, len(labels), recipe, columns, standardise=True)
 
 
-TABLES: dict[str, Callable[..., Table]] = {f.__name__: f for f in (digits, breast_cancer, csv)}
+TABLES: dict[str, Callable[..., Table]] = {
+    **{f.__name__: f for f in (digits, breast_cancer, csv)},
+    **STORED,
+    "digit_domains": digit_domains,
+}
 DATASETS: tuple[str, ...] = ("synthetic", *TABLES)
 """The names that `load` knows."""
+PARTITION = {
+    **dict.fromkeys(("csv", "femnist", "office_caltech", "office_caltech_surf", "heart_disease"), "column"),
+    "digit_domains": "domains",
+    "sent140": "merged",
+}
+"""How a data set is spread over clients unless told otherwise; the others by a Dirichlet law."""
+IMAGES = (*NORMALISED, "digit_domains")
+SPLIT_OPTIONS = tuple(Shares.model_fields)
 
 
 def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
@@ -114,43 +102,76 @@ def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
     if name == "synthetic":
         return _synthetic(seed, options)
     maker = pick("dataset", {**TABLES, "synthetic": digits}, name)
-    given = {k: v for k, v in options.items() if k in names(maker)}
-    table = call("dataset", TABLES, name, given)
-    rest = {k: v for k, v in options.items() if k not in given}
-    clients = _partitioned(name, table, seed, rest)
+    partition = _partition(name, options)
+    check_names(f"data '{name}' with partition '{partition}'", options, option_names(name, options))
+    shares: Shares = checked(Shares, options)
+    corruptions: Corruptions = checked(Corruptions, options)
+    table = call("dataset", TABLES, name, {k: v for k, v in options.items() if k in names(maker)})
+    key = Key.from_seed(seed)
+    found = allot(name, table, partition, options, shares, key)
+    skew = dict(zip(found.rows, pairs(corruptions, len(found.rows)), strict=True))
+
+    def examples(what: str, rows: Mapping[str, Any], labels: Callable[[str], Any]) -> Each:
+        return Each(rows, lambda c: (corrupted(table, rows[c], skew[c], key.fold("corruption", what, c)), labels(c)))
+
+    tests = found.tests
     return from_arrays(
-        {client: (table.x[rows], table.y[rows]) for client, rows in clients.items()},
-        classes=table.classes,
+        examples("own", found.rows, lambda c: found.labels[c]),
+        tests=None if tests is None else examples("test", tests, lambda c: found.y[tests[c]]),
+        classes=found.classes,
         seed=seed,
         standardise=table.standardise,
+        impute=table.impute,
         name=name,
         options=options,
         recipe=table.recipe,
-        **_shares(rest),
+        **shares.arguments(),
     )
+
+
+class Each(Mapping[str, tuple[Any, Any]]):
+    """Every client's examples, made when they are asked for: all of them at once would be there twice."""
+
+    def __init__(self, clients: Iterable[str], make: Callable[[str], tuple[Any, Any]]) -> None:
+        self.clients, self.make = tuple(clients), make
+
+    def __getitem__(self, client: str) -> tuple[Any, Any]:
+        return self.make(client)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def _partition(name: str, options: Mapping[str, Any]) -> str:
+    chosen = str(options.get("partition", PARTITION.get(name, "dirichlet")))
+    pick("partition", PARTITIONS, chosen)
+    return chosen
+
+
+def _general(name: str) -> list[str]:
+    """The options that do not depend on the partition."""
+    skew = Corruptions.model_fields if name in IMAGES else ()
+    return [*names(TABLES[name]), "partition", *SPLIT_OPTIONS, *Limits.model_fields, *skew]
 
 
 def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
     """All options that `load(name, **options)` takes, given the partition they choose."""
     if name == "synthetic":
         return [*names(Synthetic), *SPLIT_OPTIONS]
-    maker = pick("dataset", TABLES, name)
-    partition = str(options.get("partition", "column" if name == "csv" else "dirichlet"))
-    own = ["column", "min_size"] if partition == "column" else names(pick("partition", _partitions(), partition))
-    return [*names(maker), "partition", *own, *SPLIT_OPTIONS]
+    pick("dataset", TABLES, name)
+    return [*_general(name), *partition_options(_partition(name, options))]
 
 
 def defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a data set that have defaults, spelled out, given the partition that `options` choose."""
-    parts: list[Any] = [Synthetic] if name == "synthetic" else [TABLES[name]]
-    found: dict[str, Any] = {}
-    if name != "synthetic":
-        partition = options.get("partition", "column" if name == "csv" else "dirichlet")
-        parts.append(_partitions()[partition])
-        found["partition"] = partition
-    for part in parts:
-        found |= option_defaults(part)
-    return found
+    if name == "synthetic":
+        return option_defaults(Synthetic)
+    partition = _partition(name, options)
+    own = option_defaults(PARTITIONS[partition])
+    return {"partition": partition} | option_defaults(TABLES[name]) | own
 
 
 def catalogue() -> list[dict[str, Any]]:
@@ -159,13 +180,10 @@ def catalogue() -> list[dict[str, Any]]:
         {"name": "synthetic", "about": _first_line(Synthetic), "options": option_names("synthetic", {})}
     ]
     for name, maker in TABLES.items():
-        entries.append(
-            {"name": name, "about": _first_line(maker), "options": [*names(maker), "partition", *SPLIT_OPTIONS]}
-        )
-    for name in _partitions():
-        about = {"name": f"partition={name}", "about": _first_line(_partitions()[name])}
-        options = ["column", "min_size"] if name == "column" else names(PARTITIONERS[name])
-        entries.append(about | {"options": options})
+        entries.append({"name": name, "about": _first_line(maker), "options": _general(name)})
+    for name, thing in PARTITIONS.items():
+        options = partition_options(name)
+        entries.append({"name": f"partition={name}", "about": _first_line(thing), "options": options})
     return entries
 
 
@@ -173,33 +191,12 @@ def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
 
 
-def _shares(options: Mapping[str, Any]) -> dict[str, float]:
-    with plain_errors("data"):
-        return Shares(**{k: v for k, v in options.items() if k in SPLIT_OPTIONS}).model_dump()
-
-
-def _partitions() -> dict[str, Any]:
-    return {**PARTITIONERS, "column": by_column}
-
-
-def _partitioned(name: str, table: Table, seed: int, options: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-    partition = options.get("partition", table.partition)
-    pick("partition", _partitions(), partition)
-    own = {k: v for k, v in options.items() if k not in ("partition", *SPLIT_OPTIONS)}
-    check_names(f"data '{name}' with partition '{partition}'", own, option_names(name, {"partition": partition}))
-    if partition == "column":
-        column = own.pop("column", next(iter(table.columns)))
-        values = pick("column", table.columns, str(column))
-        return call("partition", {"column": by_column}, "column", own, values=values)
-    split = call("partition", PARTITIONERS, partition, own)
-    parts = split(table.y, Key.from_seed(seed).fold("partition").numpy())
-    width = len(str(len(parts) - 1))
-    return {f"client-{i:0{width}d}": rows for i, rows in enumerate(parts)}
-
-
 def _synthetic(seed: int, options: Mapping[str, Any]) -> Federation:
     own = {k: v for k, v in options.items() if k not in SPLIT_OPTIONS}
     generator = call("dataset", {"synthetic": Synthetic}, "synthetic", own)
+    shares: Shares = checked(Shares, options)
+    if shares.official:
+        raise FedpriorError("synthetic has no official test set: give data.test a share, such as 0.2.")
     clients = generator.generate(Key.from_seed(seed).fold("synthetic").numpy())
     width = len(str(len(clients)))
     return from_arrays(
@@ -210,5 +207,5 @@ def _synthetic(seed: int, options: Mapping[str, Any]) -> Federation:
         name="synthetic",
         options=options,
         recipe=SYNTHETIC_RECIPE,
-        **_shares(options),
+        **shares.arguments(),
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,8 @@ Examples = tuple[NDArray[np.floating[Any]], NDArray[np.int64]]
 """x [n, ...] and y [n] of one client."""
 
 SPLITS = ("train", "validation", "test")
+ROWS = 8192
+"""Examples that are put into double precision at a time, for the checksum."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Federation:
         for name in SPLITS:
             data = self.split(name)
             digest.update(repr((name, data.start, data.size)).encode())
-            digest.update(data.x.double().numpy().tobytes())
+            for rows in data.x.split(ROWS):  # type: ignore[no-untyped-call]
+                digest.update(rows.double().numpy().tobytes())
             digest.update(data.y.numpy().tobytes())
         return digest.hexdigest()
 
@@ -108,14 +111,20 @@ def from_arrays(
     seed: int = 0,
     validation: float = 0.1,
     test: float = 0.2,
+    tests: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    split: Literal["stratified", "random"] = "stratified",
+    keep: float = 1.0,
     standardise: bool = False,
+    impute: bool = False,
     name: str = "custom",
     options: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Federation:
     """A federation from one (x, y) per client: checked, split by label into three parts, scaled if asked.
 
-    Scaling uses each client's own training examples, since no site sees another's data.
+    With `tests`, one (x, y) per client to test on, nothing of `clients` is held back for testing. `keep` leaves a
+    client that share of its training examples. Missing values (NaN) are refused, or with `impute` become the median.
+    Scaling and medians are those of each client's own training examples, since no site sees another's data.
     """
     if not clients:
         raise FedpriorError("the federation has no clients: give at least one (x, y) pair.")
@@ -124,20 +133,29 @@ def from_arrays(
             f"validation = {validation} and test = {test} leave nothing to train or test on: "
             "choose test > 0 and validation + test < 1."
         )
-    examples = {str(k): _checked(str(k), x, y) for k, (x, y) in clients.items()}
-    _same_shape(examples)
-    largest = 1 + max(int(y.max()) for _, y in examples.values())
+    key = Key.from_seed(seed)
+    parts: dict[str, list[Examples]] = {s: [] for s in SPLITS}
+    largest, first = 0, ""
+    for name_given, given in clients.items():
+        client = str(name_given)
+        x, y = _checked(client, *given, missing=impute)
+        own_test = _checked(client, *tests[name_given], least=1, missing=impute) if tests is not None else None
+        for shape in [x.shape[1:]] + ([own_test[0].shape[1:]] if own_test else []):
+            _same_shape(client, shape, first or client, parts["train"][0][0].shape[1:] if first else x.shape[1:])
+        first = first or client
+        largest = max(largest, 1 + int(y.max()), 1 + int(own_test[1].max()) if own_test else 0)
+        chosen = _split(y, validation, 0.0 if own_test else test, key.fold("split", client).numpy(), split)
+        if keep < 1:
+            chosen = _kept(client, chosen[0], keep, key.fold("keep", client).numpy()), *chosen[1:]
+        change = _fitted(x[chosen[0]], standardise=standardise, impute=impute)
+        for part, rows in zip(SPLITS, chosen, strict=True):
+            parts[part].append((change(x[rows]), y[rows]))
+        if own_test:
+            parts["test"][-1] = change(own_test[0]), own_test[1]
     if classes is not None and largest > classes:
         raise FedpriorError(f"a label is {largest - 1} but the federation has {classes} classes: raise `classes`.")
-    key = Key.from_seed(seed).fold("split")
-    parts: dict[str, list[Examples]] = {s: [] for s in SPLITS}
-    for client, (x, y) in examples.items():
-        rows = _split(y, validation, test, key.fold(client).numpy(), client)
-        scaled = _standardised(x, rows[0]) if standardise else x
-        for split, chosen in zip(SPLITS, rows, strict=True):
-            parts[split].append((scaled[chosen], y[chosen]))
     return Federation(
-        clients=tuple(examples),
+        clients=tuple(str(client) for client in clients),
         train=_stacked(parts["train"]),
         validation=_stacked(parts["validation"]),
         test=_stacked(parts["test"]),
@@ -148,7 +166,7 @@ def from_arrays(
     )
 
 
-def _checked(client: str, x: ArrayLike, y: ArrayLike) -> Examples:
+def _checked(client: str, x: ArrayLike, y: ArrayLike, *, least: int = 2, missing: bool = False) -> Examples:
     xs, ys = np.asarray(x), np.asarray(y)
     for what, values in (("inputs", xs), ("labels", ys)):
         if not (np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_):
@@ -157,14 +175,14 @@ def _checked(client: str, x: ArrayLike, y: ArrayLike) -> Examples:
         raise FedpriorError(f"client '{client}' has labels of shape {ys.shape}: give one class number per example.")
     if len(xs) != len(ys):
         raise FedpriorError(f"client '{client}' has {len(xs)} examples but {len(ys)} labels: they must match.")
-    if len(xs) < 2:
+    if len(xs) < least:
         raise FedpriorError(
             f"client '{client}' has {len(xs)} examples: it needs at least 2, one to train and one to test on."
+            if least == 2
+            else f"client '{client}' has no examples to test on: use fewer clients or other shares."
         )
     xs = xs if np.issubdtype(xs.dtype, np.floating) else xs.astype(np.float32)
-    fine = np.isfinite(xs) & (np.abs(xs) <= np.finfo(np.float32).max)
-    if not fine.all():
-        row = int(np.argwhere(~fine)[0][0])
+    if (row := _first_bad(xs, missing=missing)) is not None:
         raise FedpriorError(
             f"client '{client}' has a missing or infinite value in row {row}: fill in or drop such rows first."
         )
@@ -173,47 +191,86 @@ def _checked(client: str, x: ArrayLike, y: ArrayLike) -> Examples:
     return xs, ys.astype(np.int64)
 
 
-def _same_shape(examples: Mapping[str, Examples]) -> None:
-    (first, (x, _)), *others = examples.items()
-    for client, (other, _) in others:
-        if other.shape[1:] != x.shape[1:]:
-            raise FedpriorError(
-                f"client '{client}' has inputs of shape {other.shape[1:]} but '{first}' of {x.shape[1:]}: "
-                "all clients need the same features."
-            )
+def _first_bad(x: NDArray[np.floating[Any]], *, missing: bool) -> int | None:
+    """The first row with a number that float32 cannot hold, or NaN unless such are allowed."""
+    most = np.finfo(np.float32).max
+    if not x.size or (x.min() >= -most and x.max() <= most):  # without a copy of all; false if there is a NaN
+        return None
+    wrong = ~(np.abs(x) <= most) & ~(np.isnan(x) & missing)
+    return int(np.argwhere(wrong)[0][0]) if wrong.any() else None
+
+
+def _same_shape(client: str, shape: tuple[int, ...], first: str, expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise FedpriorError(
+            f"client '{client}' has inputs of shape {shape} but '{first}' of {expected}: "
+            "all clients need the same features."
+        )
 
 
 def _split(
-    y: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator, client: str
+    y: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator, how: str
 ) -> tuple[NDArray[np.int64], ...]:
-    """Row numbers of the three parts. Sizes are exact; labels are spread evenly.
+    """Row numbers of the three parts. Sizes are exact; labels are spread evenly, or with `random` as they fall.
 
     Every example gets its rank among a random order of its label, as a fraction; sorted by that fraction, any prefix
     has (nearly) the label proportions of the whole.
     """
     n = len(y)
-    n_test = min(max(1, round(test * n)), n - 1)
+    n_test = min(max(1, round(test * n)), n - 1) if test else 0
     n_validation = min(round(validation * n), n - n_test - 1)
     position = np.empty(n)
-    for label in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == label))
+    for label in np.unique(y) if how == "stratified" else [None]:
+        rows = rng.permutation(np.arange(n) if label is None else np.flatnonzero(y == label))
         position[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
     order = np.argsort(position, kind="stable")
     train = order[: n - n_test - n_validation]
     return np.sort(train), np.sort(order[len(train) : n - n_test]), np.sort(order[n - n_test :])
 
 
-def _standardised(x: NDArray[np.floating[Any]], train: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
-    own = x[train].astype(np.float64)
+def _kept(client: str, rows: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random floor(share · n) of the rows; those of a smaller share are among those of a larger one."""
+    n = int(share * len(rows))
+    if not n:
+        raise FedpriorError(
+            f"keep={share} leaves client '{client}' none of its {len(rows)} training examples: use fewer clients or a "
+            "larger share."
+        )
+    return np.sort(rng.permutation(rows)[:n])
+
+
+def _fitted(
+    own: NDArray[np.floating[Any]], *, standardise: bool, impute: bool
+) -> Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]:
+    """What is done to a client's inputs, as its own training examples have it."""
+    if not (standardise or impute):
+        return lambda x: x
+    own = own.astype(np.float64)
+    fill = np.zeros(own.shape[1:])
+    if impute:
+        known = ~np.isnan(own).all(0)
+        fill[known] = np.nanmedian(own[:, known], axis=0)  # where nothing is known: 0
+        own = np.where(np.isnan(own), fill, own)
     constant = np.ptp(own, axis=0) == 0  # its computed deviation may be 1e-17, not 0
-    mean, std = np.where(constant, own[0], own.mean(0)), np.where(constant, 1.0, own.std(0))
-    scaled: NDArray[np.float64] = (x - mean) / std
-    return scaled
+    mean = np.where(constant, own[0], own.mean(0)) if standardise else np.zeros_like(fill)
+    std = np.where(constant, 1.0, own.std(0)) if standardise else np.ones_like(fill)
+
+    def change(x: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        x = np.where(np.isnan(x), fill, x) if impute else x
+        scaled: NDArray[np.float64] = (x - mean) / std
+        return scaled
+
+    return change
 
 
 def _stacked(examples: list[Examples]) -> ClientData:
+    """One flat tensor; the pieces are let go as they are copied, so that all is never there twice."""
     sizes = [len(y) for _, y in examples]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    x = torch.from_numpy(np.concatenate([x for x, _ in examples])).float()
-    y = torch.from_numpy(np.concatenate([y for _, y in examples]))
-    return ClientData(x, y, tuple(int(s) for s in starts), tuple(sizes))
+    starts = [int(a) for a in np.concatenate([[0], np.cumsum(sizes)[:-1]])]
+    x = torch.empty((sum(sizes), *examples[0][0].shape[1:]))
+    y = torch.empty(sum(sizes), dtype=torch.int64)
+    for start, size in zip(reversed(starts), reversed(sizes), strict=True):
+        piece, labels = examples.pop()
+        x[start : start + size] = torch.from_numpy(piece)
+        y[start : start + size] = torch.from_numpy(labels)
+    return ClientData(x, y, tuple(starts), tuple(sizes))

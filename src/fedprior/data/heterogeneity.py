@@ -15,6 +15,11 @@ def _entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(-1))
 
 
+def divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Jensen-Shannon divergence in bits of each row of p [clients, classes] from q [classes]: 0 to 1."""
+    return np.asarray((_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2) / np.log(2))
+
+
 def heterogeneity(labels: NDArray[np.int64], parts: Sequence[NDArray[np.int64]], classes: int) -> dict[str, float]:
     """Spread of sizes, and distances between each client's label distribution and that of all `labels`.
 
@@ -32,7 +37,7 @@ def heterogeneity(labels: NDArray[np.int64], parts: Sequence[NDArray[np.int64]],
     counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])  # [clients, classes]
     p = counts / sizes[:, None]
     q = np.bincount(labels, minlength=classes) / len(labels)  # [classes]
-    js = (_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2) / np.log(2)
+    js = divergence(p, q)
     return {
         "size_min": float(sizes.min()),
         "size_median": float(np.median(sizes)),

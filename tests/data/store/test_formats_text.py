@@ -86,13 +86,13 @@ VA = b"44,1,4,?,209,0,1,127,0,0,?,?,?,1\n"
 
 
 def test_hospitals_from_the_files_of_uci(tmp_path: Path) -> None:
-    """`?` and a cholesterol of 0 are missing; any diagnosis above 0 is class 1."""
+    """`?` is missing, a cholesterol of 0 is kept; any diagnosis above 0 is class 1."""
     paths = write(tmp_path, {"processed.va.data": VA, "processed.cleveland.data": CLEVELAND})
     arrays = decode(HEART, paths).arrays
     assert arrays["site"].tolist() == ["cleveland", "cleveland", "va"]
     assert arrays["y"].tolist() == [0, 1, 1]
     columns = dict(zip(HEART.features, arrays["x"].T, strict=True))
-    np.testing.assert_array_equal(columns["chol"], [233, np.nan, 209])
+    np.testing.assert_array_equal(columns["chol"], [233, 0, 209])
     np.testing.assert_array_equal(columns["ca"], [0, np.nan, np.nan])
     np.testing.assert_array_equal(columns["oldpeak"], [2.3, 1.5, 0])
     np.testing.assert_array_equal(columns["trestbps"], [145, 160, np.nan])

@@ -29,7 +29,7 @@ def _header(member: Member) -> list[str]:
 class Hospitals:
     """UCI heart disease: `processed.<hospital>.data` with `?` for what is missing, or one CSV with a column `site`.
 
-    A cholesterol of 0 also means missing. The class is whether the diagnosis `num` is above 0.
+    A cholesterol of 0 also means missing, and is kept as it is. The class is whether the diagnosis `num` is above 0.
     """
 
     record: Record
@@ -54,8 +54,6 @@ class Hospitals:
         """Hospitals in the order of their names, patients as in the file."""
         table = pd.concat(self.frames).sort_values(SITE, kind="stable")
         x = table[list(self.record.features)].to_numpy(np.float64, copy=True)
-        cholesterol = x[:, self.record.features.index("chol")]
-        cholesterol[cholesterol == 0] = np.nan
         y = (table[TARGET] > 0).to_numpy(np.int64)
         return {"x": x, "y": y, SITE: table[SITE].to_numpy(np.str_)}
 

@@ -1,0 +1,191 @@
+"""`fedprior data`: list, fetch and import data sets, and describe federations."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedprior.cli.arguments import Json, Options
+
+if TYPE_CHECKING:
+    from fedprior.data.store import Manifest
+
+app = typer.Typer(help="The data sets, and what a federation looks like.", no_args_is_help=True)
+Force = Annotated[bool, typer.Option("--force", help="replace what is stored")]
+Name = Annotated[str, typer.Argument(help="data set, see `fedprior data list`")]
+LINES = 5.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+@app.command("list")
+def list_data(as_json: Json = False) -> None:
+    """List the data sets and the ways to spread them over clients."""
+    from fedprior.data.datasets import catalogue
+
+    entries = [entry | _stored(entry["name"]) for entry in catalogue()]
+    if as_json:
+        print(json.dumps(entries, indent=2))
+        return
+    console = Console()
+    for entry in entries:
+        console.print(f"[bold]{entry['name']:<15}[/] {entry['about']}", highlight=False)
+        if "state" in entry:
+            console.print(f"{'':<15} {_state(entry)}", highlight=False, markup=False)
+        console.print(f"{'':<15} options: {', '.join(entry['options'])}", style="dim", highlight=False)
+
+
+def _stored(name: str) -> dict[str, Any]:
+    """What the store knows of a data set, if it is one that is stored."""
+    from fedprior.data import store
+    from fedprior.data.domains import DOMAINS
+
+    if name == "digit_domains":
+        missing = [domain for domain in DOMAINS if store.status(domain).state != "stored"]
+        return {"state": "absent" if missing else "stored", "needs": list(DOMAINS), "missing": missing}
+    if name not in store.RECORDS:
+        return {}
+    found = store.status(name)
+    return {
+        "state": found.state,
+        "bytes": found.bytes,
+        "examples": dict(found.examples or {}),
+        "folder": str(found.folder),
+        "fetchable": found.fetchable,
+        "note": found.note,
+    }
+
+
+def _state(entry: dict[str, Any]) -> str:
+    from fedprior.report.tables import size
+
+    if "needs" in entry:
+        return f"made of {', '.join(entry['needs'])}" + (
+            f"; not stored: {', '.join(entry['missing'])}" if entry["missing"] else ", all stored"
+        )
+    if entry["state"] != "stored":
+        how = "fetch " + entry["name"] if entry["fetchable"] else f"import {entry['name']} FILE..."
+        force = " --force" if entry["state"] == "damaged" else ""
+        return f"{'not stored' if entry['state'] == 'absent' else 'damaged'}: `fedprior data {how}{force}`"
+    examples = " + ".join(f"{n:,}" for n in entry["examples"].values())
+    return f"stored, {size(entry['bytes'])}, {examples} examples" + (f"; {entry['note']}" if entry["note"] else "")
+
+
+@app.command("fetch")
+def fetch(name: Name, force: Force = False) -> None:
+    """Download a data set, check it and store it; what was interrupted goes on where it was."""
+    from fedprior.data import store
+
+    with _interruptible(), _bar() as tell:
+        manifest = store.fetch(name, progress=tell, force=force)
+    _told(manifest)
+
+
+@app.command("import")
+def import_data(
+    name: Name,
+    files: Annotated[list[Path], typer.Argument(help="files, folders or archives that hold it")],
+    force: Force = False,
+) -> None:
+    """Store a data set from files that you have, once they have been checked."""
+    from fedprior.data import store
+
+    console = Console(stderr=True)
+    with _interruptible(), console.status(f"reading {name}"):
+        manifest = store.import_files(name, files, force=force)
+    _told(manifest)
+
+
+def _told(manifest: Manifest) -> None:
+    from fedprior.data.store import data_dir
+    from fedprior.report.tables import size
+
+    note = f" ({manifest.note})" if manifest.note else ""
+    print(f"{manifest.name}: {size(manifest.bytes)} from {manifest.source}, in {data_dir() / manifest.name}{note}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:  # typer would end without a word
+        print("interrupted: run it again to continue", file=sys.stderr)
+        sys.exit(130)
+
+
+@contextmanager
+def _bar() -> Iterator[Any]:
+    """Bytes, speed and time left: a bar on a terminal, a line now and then elsewhere."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task, label, said = None, "", time.monotonic()
+
+        def tell(done: int, total: int | None, what: str) -> None:
+            nonlocal task, label, said
+            if task is None or what != label:  # a new file has a speed of its own
+                if task is not None:
+                    bar.remove_task(task)
+                task, label = bar.add_task(what, total=total), what
+            bar.update(task, completed=done, total=total)
+            if not console.is_terminal and time.monotonic() - said > LINES:
+                said = time.monotonic()
+                share = f" of {total / 1e6:.1f}" if total else ""
+                print(f"{what}: {done / 1e6:.1f}{share} MB", file=sys.stderr, flush=True)
+
+        yield tell
+
+
+@app.command("describe")
+def describe(
+    name: Annotated[str, typer.Argument(help="data set")],
+    options: Options = None,
+    seed: Annotated[int, typer.Option("--seed", help="seed of the partition")] = 0,
+    as_json: Json = False,
+    png: Annotated[Path | None, typer.Option("--png", help="draw it into this file; needs fedprior[plot]")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="draw it into this web page, which needs nothing")] = None,
+) -> None:
+    """Show a federation: every client's sizes and labels, and how unequal they are."""
+    from fedprior.experiment.config import parse
+    from fedprior.report import portrait, tables
+
+    sections = {"data": {"name": name}, "method": {"name": "local"}, "seed": seed}
+    federation = parse(sections, overrides=options or []).load_data()
+    picture = portrait.portrait(federation)
+    _draw(picture, png, html)
+    if as_json:
+        clients = federation.describe().reset_index().to_dict(orient="records")
+        for row, divergence in zip(clients, picture.divergence.tolist(), strict=True):
+            row["divergence"] = divergence
+        print(json.dumps({"clients": clients, "heterogeneity": federation.heterogeneity()}, indent=2))
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=100)
+    if len(federation) <= tables.SHOWN and federation.classes <= 20:
+        console.print(tables.federation(federation))
+        console.print()
+    console.print(portrait.terminal(picture, console.width), no_wrap=True, overflow="crop")
+    console.print()
+    for key, value in federation.heterogeneity().items():
+        console.print(f"{key:>18}  {value:.3f}", highlight=False)
+
+
+def _draw(picture: Any, png: Path | None, html: Path | None) -> None:
+    from fedprior.files import write_bytes, write_text
+    from fedprior.report import svg
+    from fedprior.report.png import png as drawn
+
+    if png is not None:
+        write_bytes(png, drawn(picture))
+    if html is not None:
+        write_text(html, svg.page(picture))

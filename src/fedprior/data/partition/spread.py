@@ -1,0 +1,116 @@
+"""Partitions by proportion: IID, Dirichlet over classes or over clients, quantity."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedprior.data.partition.base import Alpha, Indices, MinSize, Partitioner, by_class, dirichlet_counts, filled, owned
+from fedprior.errors import FedpriorError
+
+DRAWS = 10_000
+"""How often shares are drawn before a partition is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid(Partitioner):
+    """Random parts of equal size, give or take one."""
+
+    def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
+        return owned(rng.permutation(np.arange(len(labels)) % self.clients), self.clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(Partitioner):
+    """Each class is spread over the clients in proportions ~ Dir(alpha) (Yurochkin et al. 2019).
+
+    With `cap`, a client that already holds N / clients examples gets nothing of the later classes (pFedFDA);
+    zeroing its share and renormalising is the same in law as drawing over the others, which is done here. Clients
+    below `min_size` are filled up from the largest, or with `redraw` the shares are drawn until there is none
+    (pFedFDA: cap, redraw, min_size=63).
+    """
+
+    alpha: Alpha = 0.5
+    cap: Annotated[bool, Field(description="Stop filling a client once it holds its fair share.")] = False
+    redraw: Annotated[bool, Field(description="Draw until every client has min_size, instead of filling up.")] = False
+    min_size: MinSize = 10
+
+    def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
+        classes = list(by_class(labels, rng).values())
+        owner, sizes = self._draw(classes, len(labels), rng)
+        if not self.redraw:
+            return owned(filled(owner, self.clients, self.min_size, rng), self.clients)
+        for _ in range(DRAWS):
+            if sizes.min() >= self.min_size:
+                return owned(owner, self.clients)
+            owner, sizes = self._draw(classes, len(labels), rng)
+        raise FedpriorError(
+            f"{DRAWS} draws gave some client fewer than min_size={self.min_size} examples each time: use fewer "
+            "clients, a larger alpha, a smaller min_size, or redraw=false."
+        )
+
+    def _draw(self, classes: list[Indices], n: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """The owner of each example [n] and the size of each client."""
+        owner = np.empty(n, dtype=np.int64)
+        sizes = np.zeros(self.clients, dtype=np.int64)
+        for indices in classes:
+            takers = np.flatnonzero((sizes * self.clients < n) | (not self.cap))
+            shares = dirichlet_counts(len(indices), self.alpha, len(takers), rng)
+            owner[indices] = np.repeat(takers, shares)
+            sizes[takers] += shares
+        return owner, sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(Partitioner):
+    """Each client draws its own mix of labels ~ Dir(alpha · the data's) and fills equal sizes (Hsu et al. 2019).
+
+    Clients take the next examples of their classes in turn. A class that runs out leaves the mixes of the later
+    clients, so the last ones get what is left; N - clients * samples examples are used by nobody.
+    """
+
+    alpha: Alpha = 0.5
+    samples: Annotated[int | None, Field(ge=1, description="Examples per client, else N // clients.")] = None
+
+    def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
+        n = self.samples or len(labels) // self.clients
+        if n * self.clients > len(labels):
+            raise FedpriorError(
+                f"{self.clients} clients of samples={n} need more than the {len(labels)} examples: use fewer of either."
+            )
+        classes = list(by_class(labels, rng).values())
+        left = np.array([len(indices) for indices in classes])
+        prior, start = left / len(labels), np.zeros_like(left)
+        parts = []
+        for _ in range(self.clients):
+            take = _fitting(rng.dirichlet(self.alpha * prior), n, left - start, rng)
+            parts.append(np.concatenate([c[a : a + m] for c, a, m in zip(classes, start, take, strict=True)]))
+            start += take
+        return parts
+
+
+def _fitting(mix: NDArray[np.float64], n: int, left: Indices, rng: np.random.Generator) -> Indices:
+    """`n` draws from a mix of classes, of which `left` are left; as counts."""
+    take = np.zeros_like(left)
+    while (missing := n - take.sum()) > 0:
+        p = np.where(left > take, np.nan_to_num(mix), 0.0)
+        p = p if p.sum() > 0 else (left - take).astype(np.float64)  # nothing of its mix is left: whatever there is
+        take = np.minimum(take + rng.multinomial(missing, p / p.sum()), left)
+    return take
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity(Partitioner):
+    """Random labels, sizes in proportions ~ Dir(alpha)."""
+
+    alpha: Alpha = 0.5
+    min_size: MinSize = 10
+
+    def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
+        shares = dirichlet_counts(len(labels), self.alpha, self.clients, rng)
+        owner = rng.permutation(np.repeat(np.arange(self.clients), shares))
+        return owned(filled(owner, self.clients, self.min_size, rng), self.clients)

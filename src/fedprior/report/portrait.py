@@ -1,0 +1,102 @@
+"""A federation at a glance: who has how many examples of which class. `svg` and `png` draw the same as `terminal`."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from fedprior.data.federation import Federation
+from fedprior.data.heterogeneity import divergence
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+ROWS = 25
+"""Lines that classes may take in the terminal; neighbours are added up when there are more."""
+BANDS = 3
+"""How many times clients fill a line before the rest is left out."""
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """What a picture of a federation shows, of its training examples."""
+
+    title: str
+    clients: tuple[str, ...]
+    counts: NDArray[np.int64]  # [N, classes]
+    divergence: NDArray[np.float64]  # [N]  Jensen-Shannon, in bits, of a client's labels from those of all
+    numbers: dict[str, float]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Training examples of each client, [N]."""
+        return np.asarray(self.counts.sum(1))
+
+    def histogram(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """How many clients have how many examples: counts [bins] and edges [bins + 1]."""
+        low, high = int(self.sizes.min()), int(self.sizes.max())
+        bins = min(BINS, high - low + 1)
+        counts, edges = np.histogram(self.sizes, bins=bins, range=(low, high + 1))
+        return counts.astype(np.int64), edges
+
+
+def portrait(data: Federation) -> Portrait:
+    """Look at a federation."""
+    counts = data.label_counts()
+    own, everyone = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
+    options = "  ".join(f"{k}={v}" for k, v in data.options.items())
+    title = f"{data.name}: {len(data)} clients, {data.classes} classes" + (f"   {options}" if options else "")
+    return Portrait(title, data.clients, counts, divergence(own, everyone), data.heterogeneity())
+
+
+def terminal(picture: Portrait, width: int = 100) -> Text:
+    """Classes down, clients across, one character a client; then sizes, divergences and a histogram of sizes."""
+    step = -(-picture.counts.shape[1] // ROWS)  # classes a line
+    starts = range(0, picture.counts.shape[1], step)
+    rows = np.stack([picture.counts[:, c : c + step].sum(1) for c in starts])  # [lines, N]
+    names = [f"{c}" if step == 1 else f"{c}–{min(c + step, picture.counts.shape[1]) - 1}" for c in starts]
+    gutter = max(7, max(map(len, names)) + 1)
+    room = max(10, width - gutter - 1)
+    spread = 2 if 2 * len(picture.clients) <= room else 1  # characters a client
+    shown = min(len(picture.clients), BANDS * room)
+    size = -(-shown // -(-shown * spread // room))  # clients a band, about equally many in each
+    lines = [Text(picture.title, style="bold")]
+    for first in range(0, shown, size):
+        band = slice(first, min(first + size, shown))
+        lines.append(Text(""))
+        for name, row in zip(names, rows, strict=True):
+            lines.append(_line(name, np.sqrt(row[band] / rows.max()), gutter, spread, "cyan"))
+        lines.append(_line("size", picture.sizes[band] / picture.sizes.max(), gutter, spread, "green"))
+        lines.append(_line("skew", picture.divergence[band], gutter, spread, "magenta"))
+        ends = picture.clients[band]
+        lines.append(Text(" " * gutter + (f"{ends[0]} … {ends[-1]}" if len(ends) > 1 else ends[0]), style="dim"))
+    if shown < len(picture.clients):
+        lines.append(Text(f"… {len(picture.clients) - shown} more", style="dim"))
+    most, largest = rows.max(), picture.sizes.max()
+    legend = f"█ is {most} of a class (heights by square root), a size of {largest}, a skew of 1 bit"
+    lines.append(Text(legend, style="dim"))
+    lines += [Text(""), Text("clients by size (training examples)", style="bold"), *_bars(picture, width)]
+    return Text("\n").join(lines)
+
+
+def _line(name: str, heights: NDArray[np.floating[Any]], gutter: int, spread: int, style: str) -> Text:
+    """Heights of 0 to 1 as blocks; whatever is above 0 is seen."""
+    levels = np.where(heights > 0, np.maximum(1, np.rint(heights * (len(BLOCKS) - 1))), 0).astype(int)
+    blocks = "".join(BLOCKS[level].ljust(spread) for level in levels)
+    return Text(f"{name:>{gutter - 1}} ").append(blocks, style=style)
+
+
+def _bars(picture: Portrait, width: int) -> list[Text]:
+    counts, edges = picture.histogram()
+    spans = [f"{int(np.ceil(a))}–{int(np.ceil(b)) - 1}" for a, b in itertools.pairwise(edges)]
+    gutter = max(map(len, spans)) + 1
+    longest = max(10, min(60, width - gutter - 8))
+    return [
+        Text(f"{span:>{gutter}} ").append("█" * max(round(longest * n / counts.max()), int(n > 0)), style="green")
+        + f" {n}"
+        for span, n in zip(spans, counts.tolist(), strict=True)
+    ]
