@@ -215,7 +215,6 @@ def test_somebody_must_be_there_from_the_start(newcomers: int) -> None:
     assert len(draw(Participation(newcomers=19)).trainers) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the folder is claimed and written before the newcomers are counted")
 def test_too_many_newcomers_write_nothing(tmp_path: Path) -> None:
     config = parse({}, overrides=["method=local", "data=synthetic", "data.samples=20", "participation.newcomers=10"])
     with pytest.raises(FedpriorError, match="newcomers = 10 leaves nobody of 10"):

@@ -161,14 +161,12 @@ def test_no_file(tmp_path: Path) -> None:
     sentence(error, "nowhere.toml")
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="`path` in the file collides with the keyword of Table")
 def test_the_path_is_no_key_of_a_table(make: Any) -> None:
     with pytest.raises(FedpriorError) as error:
         make(HEAD='path = "elsewhere"')
     sentence(error, "path", "table0.toml")
 
 
-@pytest.mark.xfail(strict=True, reason="the error does not say which table: `fedprior papers` reads them all")
 @pytest.mark.parametrize("line", ['rows = ["Togther"]', 'columns = ["al"]'])
 def test_a_wrong_quick_version_is_located(line: str, make: Any) -> None:
     with pytest.raises(FedpriorError, match="unknown") as error:
@@ -462,7 +460,6 @@ def test_results_make_it_run(make: Any) -> None:
     assert table.state == "run"
 
 
-@pytest.mark.xfail(strict=True, reason="`with_suffix` cuts a name at its last dot: it looks for table0-α0.json")
 def test_a_dot_in_the_name_of_a_table(make: Any) -> None:
     table = make("small/table0-α0.1")
     table.results("paper").parent.mkdir()
@@ -470,18 +467,15 @@ def test_a_dot_in_the_name_of_a_table(make: Any) -> None:
     assert table.state == "run"
 
 
-@pytest.mark.xfail(strict=True, reason="a data set that two columns need is listed twice")
 def test_a_data_set_is_needed_once(make: Any) -> None:
     table = make(COLUMN='run.data.name = "mnist"\n[columns.more]\nrun.data.name = "digit_domains"')
     assert table.needs == ["mnist", "mnist_m", "usps"]
 
 
-@pytest.mark.xfail(strict=True, reason="`needs` looks at the run and the columns, not at rows")
 def test_a_row_may_need_data_too(make: Any) -> None:
     assert make(ROW='run.data.name = "mnist"').needs == ["mnist"]
 
 
-@pytest.mark.xfail(strict=True, reason="`needs` misses data given as a word, which a run takes")
 def test_data_given_as_a_word(make: Any) -> None:
     table = make(COLUMN='run.data = "mnist"')
     assert {c.config.data["name"] for c in cells(table)} == {"synthetic", "mnist"}

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as Grid
 
 Names = Annotated[str | None, typer.Option(help="only these, with commas between")]
@@ -27,7 +28,7 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
                 "title": table.title,
                 "paper": table.paper,
                 "state": table.state,
-                "results": [s for s in ("paper", "quick") if table.results(s).with_suffix(".json").exists()],
+                "results": [s for s in ("paper", "quick") if table.has_results(s)],
                 "missing": table.missing,
                 "seeds": table.seeds,
                 "minutes": table.minutes,
@@ -42,12 +43,12 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
     for column in ("name", "title", "state", "time"):
         grid.add_column(column)
     for table in tables:
-        quick = table.results("quick").with_suffix(".json").exists() and table.state != "run"
+        quick = table.has_results("quick") and table.state != "run"
         state = table.state + (", run quickly" if quick else "")
         if table.missing:
             state += f" ({', '.join(table.missing)})"
         hours = f"{table.minutes / 60:.1f} h" if table.minutes >= 60 else f"{table.minutes:.0f} min"
-        grid.add_row(table.name, table.title, state, hours if table.minutes else "–")
+        grid.add_row(table.name, escape(table.title), state, hours if table.minutes else "–")
     (Console() if sys.stdout.isatty() else Console(width=130)).print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")
 
@@ -90,7 +91,7 @@ def reproduce(
             columns=columns.split(",") if columns else None,
             settings={"workers": count},
         )
-    whole = rows is None and columns is None
+    whole = rows is None and columns is None and seeds is None  # what is less must not replace committed results
     beside = whole and os.access(table.path.parent, os.W_OK)
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
     if as_json:
@@ -101,5 +102,6 @@ def reproduce(
             if outcome.cells.get(kind):
                 console.print(report.grid(outcome, kind))
                 for column in outcome.columns:
-                    console.print(f"{column}: {report.verdict(outcome.ranking(kind, column))}", highlight=False)
+                    told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
+                    console.print(told, highlight=False, markup=False)
         console.print("written: " + ", ".join(str(path) for path in written), highlight=False)

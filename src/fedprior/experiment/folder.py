@@ -22,6 +22,7 @@ from fedprior.experiment.journal import Observer
 from fedprior.experiment.loop import execute
 from fedprior.experiment.result import Result, load_result
 from fedprior.files import write_text
+from fedprior.rng import Key
 
 Observers = Callable[[Config], Observer | None]
 """Gives each run of a folder its observer."""
@@ -46,6 +47,7 @@ def start(config: Config, folder: Path, observers: Observers, *, reference: bool
     _check_method(config.method)
     federation = config.load_data()
     complete = config.resolved(federation)  # says what is wrong before anything is written
+    config.participation.late(Key.from_seed(config.seed), federation.clients)
     claim(folder)
     if reference and config.method["name"] != "local":
         configs.write(_as_method(config, "local").resolved(federation), folder / "local" / RUN)
@@ -84,6 +86,7 @@ def compare(
     federation = shared.load_data()
     ordered = sorted(chosen, key=lambda name: BESIDE.index(name) if name in BESIDE else len(BESIDE))
     complete = {name: _as_method(shared, name, chosen[name]).resolved(federation) for name in ordered}
+    shared.participation.late(Key.from_seed(shared.seed), federation.clients)
     claim(folder)
     for name, config in complete.items():
         configs.write(config, folder / name / RUN)

@@ -107,7 +107,8 @@ def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[P
         ours = known[better].ours - known[worse].ours
         ours = -ours if ascending else ours
         noise = math.hypot(known[a].error, known[b].error)
-        if round(ours, 1) == 0 or abs(ours) <= 2 * noise:  # never so when there is no noise to tell, nan
+        same = f"{known[a].ours:.1f}" == f"{known[b].ours:.1f}"
+        if same or abs(ours) <= 2 * noise:  # never so when there is no noise to tell, nan
             pairs.append(Pair(better, worse, "level"))
         else:
             pairs.append(Pair(better, worse, "holds" if ours > 0 else "reversed"))

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedprior import __version__
 from fedprior.data.federation import Federation
-from fedprior.errors import FedpriorError
+from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import config as configs
 from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
 from fedprior.experiment.journal import Journal
@@ -50,17 +50,17 @@ def reproduce(
     outcome = Outcome(table.name, table.title, table.paper, scale, table.metric, table.at, chosen, methods, count)
     outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
     data = _Loaded()
-    seconds = 0.0
+    seconds: dict[str, float] = {}  # by folder: columns may share a run
     for planned in table.cells(scale, chosen, methods, count):
         cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
         summary, journal = _done(cell, out / cell.folder, observers, data, keep_models=keep_models)
-        seconds += float(summary["timing"]["seconds"])
+        seconds[cell.folder] = float(summary["timing"]["seconds"])
         _enter(outcome, table, cell, summary, journal)
     outcome.about = {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _commit(),
         "version": __version__,
-        "seconds": round(seconds, 1),
+        "seconds": round(sum(seconds.values()), 1),
     }
     return outcome
 
@@ -91,16 +91,18 @@ def _done(
         if not (folder / RUN).exists():
             configs.write(cell.config.resolved(federation), folder / RUN)
         proceed(folder, observers, federation)
-        if not keep_models:
-            for heavy in HEAVY:
-                path = folder / heavy
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for heavy in () if keep_models else HEAVY:  # an interruption may have left them
+        path = folder / heavy
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    journal = Journal(folder)
     try:
         summary = json.loads((folder / COMPLETE).read_text())
-    except ValueError:
-        raise FedpriorError(f"'{folder / COMPLETE}' is damaged: delete that folder and run the table again.") from None
-    journal = Journal(folder)
-    journal.load()
+        journal.load()
+        complete = summary["timing"]["seconds"] >= 0 and len(summary["clients"]) > 0 and len(journal.rows) > 0
+    except (ValueError, KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise FedpriorError(f"the run in '{folder}' is damaged: delete that folder and run the table again.")
     return summary, journal
 
 
@@ -140,7 +142,10 @@ def _members(among: str, summary: Mapping[str, Any]) -> set[str]:
         return {c["client"] for c in ordered[: math.ceil(len(clients) / 10)]}
     if among == "newcomers":
         return set(summary["newcomers"])
-    return {name.strip() for name in among.split(",")}
+    chosen, known = {name.strip() for name in among.split(",")}, {c["client"] for c in clients}
+    for name in sorted(chosen - known):
+        raise unknown("client", name, known)
+    return chosen
 
 
 def _commit() -> str | None:

@@ -93,9 +93,10 @@ class Table(BaseModel):
     @property
     def needs(self) -> list[str]:
         """Data sets that must be in the data directory."""
-        runs = [self.run, *(column.run for column in self.columns.values())]
-        used = {run["data"]["name"] for run in runs if "name" in run.get("data", {})}
-        return sorted(name for data in used for name in PARTS.get(data, (data,)) if name in store.RECORDS)
+        runs = [self.run, *(part.run for part in (*self.columns.values(), *self.rows.values(), self.quick))]
+        sections = [run["data"] for run in runs if "data" in run]
+        used = {s if isinstance(s, str) else s.get("name", "") for s in sections}
+        return sorted({name for data in used for name in PARTS.get(data, (data,)) if name in store.RECORDS})
 
     @property
     def missing(self) -> list[str]:
@@ -106,17 +107,25 @@ class Table(BaseModel):
         """Where results lie beside the table, without a suffix."""
         return self.path.parent / "results" / (self.path.stem if scale == "paper" else f"{self.path.stem}-quick")
 
+    def has_results(self, scale: Scale) -> bool:
+        """Whether it was run at this scale."""
+        stem = self.results(scale)
+        return (stem.parent / f"{stem.name}.json").exists()
+
     @property
     def state(self) -> str:
         """`run` once it has results at the paper's scale, else whether it can be run."""
-        if self.results("paper").with_suffix(".json").exists():
+        if self.has_results("paper"):
             return "run"
         return "data missing" if self.missing else "runnable"
 
     def limited(self, scale: Scale, columns: list[str] | None, rows: list[str] | None) -> tuple[list[str], list[str]]:
         """The columns and rows to run."""
         quick = self.quick if scale == "quick" else Quick()
-        return _chosen("column", columns or quick.columns, self.columns), _chosen("row", rows or quick.rows, self.rows)
+        return (
+            _chosen("column", columns or quick.columns, self.columns, self.name),
+            _chosen("row", rows or quick.rows, self.rows, self.name),
+        )
 
     def cells(self, scale: Scale, columns: list[str], rows: list[str], seeds: int) -> Iterator[Cell]:
         """Every run of the table; seeds go slowest, so that a table fills up evenly."""
@@ -165,10 +174,10 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     return done
 
 
-def _chosen(what: str, wanted: list[str] | None, known: Mapping[str, Any]) -> list[str]:
+def _chosen(what: str, wanted: list[str] | None, known: Mapping[str, Any], where: str) -> list[str]:
     for name in wanted or []:
         if name not in known:
-            raise unknown(what, name, known)
+            raise unknown(what, name, known, where)
     return [name for name in known if wanted is None or name in wanted]
 
 
@@ -197,12 +206,15 @@ def find(name: str, place: Path | None = None) -> Table:
 
 def read(path: Path) -> Table:
     """A table from its file; rows must not speak of columns that there are not."""
+    content = configs.read(path)
+    if "path" in content:
+        raise FedpriorError(f"'{path}': a table does not say where it lies: leave out `path`.")
     with plain_errors(f"'{path}'"):
-        table = Table(**configs.read(path), path=path)
+        table = Table(**content, path=path)
     for name, row in table.rows.items():
         for column in (*row.paper, *row.paper_global, *row.columns):
             if column not in table.columns:
                 raise FedpriorError(f"'{path}': row '{name}' speaks of a column '{column}' that is not there.")
-    _chosen("column", table.quick.columns, table.columns)
-    _chosen("row", table.quick.rows, table.rows)
+    _chosen("column", table.quick.columns, table.columns, f"'{path}'")
+    _chosen("row", table.quick.rows, table.rows, f"'{path}'")
     return table

@@ -8,24 +8,27 @@ import math
 from collections import Counter
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table as Grid
 
 from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
 from fedprior.papers.outcome import Kind, Number, Outcome, Pair
 
+QUICK = ("Not the paper's setting", "fewer rounds, seeds or columns, to see whether the ranking shows.")
 KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
 
 
 def grid(outcome: Outcome, kind: Kind) -> Grid:
     """Paper, ours and the difference, for a terminal."""
     caption = f"paper → ours ± standard error over {outcome.seeds} seeds" if outcome.seeds > 1 else "paper → ours"
-    found = Grid(title=f"{outcome.title}: {KINDS[kind]}, {_what(outcome)}", caption=caption, title_justify="left")
+    title = escape(f"{outcome.title}: {KINDS[kind]}, {_what(outcome)}")
+    found = Grid(title=title, caption=caption, title_justify="left")
     found.add_column("method")
     for column in outcome.columns:
-        found.add_column(column, justify="right")
+        found.add_column(escape(column), justify="right")
     for row in _rows(outcome, kind):
-        found.add_row(row, *(_cell(outcome.number(kind, row, column)) for column in outcome.columns))
+        found.add_row(escape(row), *(_cell(outcome.number(kind, row, column)) for column in outcome.columns))
     return found
 
 
@@ -34,7 +37,7 @@ def markdown(outcome: Outcome) -> str:
     about = outcome.about
     lines = [f"# {outcome.name}", "", f"{outcome.paper}: {outcome.title}.", ""]
     if outcome.scale == "quick":
-        lines += ["**Not the paper's setting**: fewer rounds, seeds or columns, to see whether the ranking shows.", ""]
+        lines += [f"**{QUICK[0]}**: {QUICK[1]}", ""]
     if outcome.stand_in:
         lines += [f"**A stand-in**: {outcome.stand_in}", ""]
     command = f"fedprior reproduce {outcome.name}" + (" --scale quick" if outcome.scale == "quick" else "")
@@ -49,10 +52,13 @@ def markdown(outcome: Outcome) -> str:
         if not rows:
             continue
         lines += [f"## {title[0].upper()}{title[1:]}", "", "Paper → ours (Δ)", ""]
-        lines += ["| method | " + " | ".join(outcome.columns) + " |", "|---" * (len(outcome.columns) + 1) + "|"]
+        lines += [
+            "| method | " + " | ".join(_plain(column) for column in outcome.columns) + " |",
+            "|---" * (len(outcome.columns) + 1) + "|",
+        ]
         for row in rows:
             cells = (_cell(outcome.number(kind, row, column), delta=True) for column in outcome.columns)
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+            lines.append(f"| {_plain(row)} | " + " | ".join(cells) + " |")
         lines += ["", "Does the paper's order hold?", ""]
         lines += [f"- {column}: {verdict(outcome.ranking(kind, column))}" for column in outcome.columns]
         lines.append("")
@@ -68,7 +74,7 @@ def verdict(pairs: list[Pair]) -> str:
     count = Counter(pair.verdict for pair in pairs)
     said = [f"{count['holds']} of {len(pairs)} pairs of methods in the paper's order"]
     if count["level"]:
-        said.append(f"{count['level']} level within two standard errors")
+        said.append(f"{count['level']} level")
     if count["reversed"]:
         which = ", ".join(f"{p.worse} over {p.better}" for p in pairs if p.verdict == "reversed")
         said.append(f"{count['reversed']} reversed ({which})")
@@ -86,6 +92,8 @@ def page(outcome: Outcome) -> str:
         f"<h1>{html.escape(outcome.title)}</h1><p class='note'>{html.escape(outcome.paper)} · {outcome.scale} scale · "
         f"{outcome.seeds} seeds · {html.escape(str(outcome.about.get('date')))} · {html.escape(_what(outcome))}</p>",
     ]
+    if outcome.scale == "quick":
+        parts.append(f"<p><b>{QUICK[0]}</b>: {QUICK[1]}</p>")
     if outcome.stand_in:
         parts.append(f"<p><b>A stand-in</b>: {html.escape(outcome.stand_in)}</p>")
     for kind, title in KINDS.items():
@@ -143,6 +151,11 @@ def write(outcome: Outcome, stem: Path) -> list[Path]:
     for path, text in zip(paths, texts.values(), strict=True):
         write_text(path, text)
     return paths
+
+
+def _plain(name: str) -> str:
+    """A name in a Markdown table."""
+    return name.replace("|", "\\|")
 
 
 def _rows(outcome: Outcome, kind: Kind) -> list[str]:
