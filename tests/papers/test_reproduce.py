@@ -386,7 +386,7 @@ def test_missing_data_are_told_before_anything_is_run(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"rows": ["C"]}, "unknown row 'C'"), ({"columns": ["al"]}, "unknown column 'al' in small/table0: did you mean 'all'?")],
+    [({"rows": ["C"]}, "unknown row 'C'"), ({"columns": ["al"]}, "'al' in small/table0: did you mean 'all'?")],
 )
 def test_a_wrong_limit_is_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(FedpriorError) as error:
