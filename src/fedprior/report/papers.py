@@ -44,7 +44,7 @@ def markdown(outcome: Outcome) -> str:
     lines += [
         f"`{command}` · {about['date']} · "
         f"commit {about['commit']} · {outcome.seeds} seed{'s' if outcome.seeds > 1 else ''} · "
-        f"{about['seconds'] / 60:.0f} min of runs on two cores · {_what(outcome)}",
+        f"{about['seconds'] / 60:.0f} min of runs · {_what(outcome)}",
         "",
     ]
     for kind, title in KINDS.items():
