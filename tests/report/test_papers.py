@@ -148,7 +148,7 @@ def test_markdown_says_what_it_is() -> None:
         "2024-05-06",
         "commit 0123456789ab",
         "2 seeds",
-        "2 min of runs on two cores",
+        "2 min of runs",
         "accuracy in %",
     ]
     assert text.endswith("## What the paper leaves open\n\n- the learning rate\n- σ²\n")
