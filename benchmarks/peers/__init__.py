@@ -1,0 +1,1 @@
+"""fedprior and its peers on the same work, side by side."""

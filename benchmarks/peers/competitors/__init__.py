@@ -1,0 +1,1 @@
+"""One module a competitor. Each runs in a process and an environment of its own."""

@@ -1,0 +1,124 @@
+"""The results as a file: merged with what was measured before, judged, and written whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+from .entrants import ENTRANTS, OURS, PLAIN
+
+Entry = dict[str, Any]
+"""One competitor on one task: its date, versions, machine, and the repeats."""
+
+Results = dict[str, dict[str, Entry]]
+"""By task, then by competitor."""
+
+SCHEMA = 1
+
+
+def load(path: Path) -> Results:
+    """Earlier results, or none."""
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text())
+    if content["schema"] != SCHEMA:
+        raise SystemExit(f"'{path}' has schema {content['schema']}, not {SCHEMA}: move it away and measure anew.")
+    results: Results = content["results"]
+    return results
+
+
+def save(path: Path, results: Results) -> None:
+    """All results, in the order of tasks and entrants."""
+    order = list(ENTRANTS)
+    ordered = {
+        task: {key: results[task][key] for key in order if key in results[task]}
+        for task in sorted(results, key=lambda name: (name.partition("@")[0], "@" in name, _clients(name)))
+    }
+    write_text(path, json.dumps({"schema": SCHEMA, "results": ordered}, indent=1) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a whole file or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(content)
+    temporary.replace(path)
+
+
+def _clients(name: str) -> int:
+    return int(name.partition("@")[2] or 0)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on beside the code."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+# What the repeats of an entry say
+
+
+def good(entry: Entry) -> list[dict[str, Any]]:
+    """The repeats that came to an end."""
+    return [repeat for repeat in entry["repeats"] if "error" not in repeat]
+
+
+def values(entry: Entry, name: str) -> list[float]:
+    """One number a repeat: `round` is the median of all rounds but the first, `first` that one."""
+    found = []
+    for repeat in good(entry):
+        if name == "round":
+            found.append(statistics.median(repeat["rounds"][1:] or repeat["rounds"]))
+        else:
+            found.append(repeat["rounds"][0] if name == "first" else repeat[name])
+    return found
+
+
+def ratios(entry: Entry, ours: Entry) -> list[float]:
+    """How many times longer a round takes than ours: repeat by repeat, or once if measured in different runs."""
+    theirs, own = values(entry, "round"), values(ours, "round")
+    if entry["run"] == ours["run"] and len(theirs) == len(own):
+        return [a / b for a, b in zip(theirs, own, strict=True)]
+    return [statistics.median(theirs) / statistics.median(own)]
+
+
+def judge(results: Results) -> None:
+    """Mark the entries that do not count: `void` says why, or is None."""
+    for entries in results.values():
+        for entry in entries.values():
+            entry["void"] = _void(entry, entries.get(PLAIN))
+
+
+def _void(entry: Entry, plain: Entry | None) -> str | None:
+    failures = [repeat["error"] for repeat in entry["repeats"] if "error" in repeat]
+    if failures:
+        return f"failed: {failures[0]}"
+    if plain is None or not good(plain) or plain["task"] != entry["task"]:
+        return "no plain loop on the same task to check against"
+    task = entry["task"]
+    accuracy, loss = (statistics.median(values(plain, name)) for name in ("accuracy", "loss"))
+    for repeat in entry["repeats"]:
+        if not abs(repeat["accuracy"] - accuracy) <= task["accuracy_tolerance"]:
+            return f"accuracy {repeat['accuracy']:.1f} % where the plain loop has {accuracy:.1f} %"
+        if not abs(repeat["loss"] - loss) <= task["loss_tolerance"] * loss:
+            return f"test loss {repeat['loss']:.4f} where the plain loop has {loss:.4f}"
+    return None
+
+
+def counts(entries: dict[str, Entry], key: str) -> bool:
+    """Whether there is a row for `key` and it counts, and ours too, so that a ratio can be given."""
+    return all(name in entries and entries[name]["void"] is None for name in (key, OURS))
