@@ -115,9 +115,9 @@ def main() -> None:
     for m in found:
         model = compute(m) + float(np.dot(features(m), constants))
         rows.append({**m._asdict(), "point": m.point._asdict(), "model": model})
-        mark = "" if m.point.fitted else "  (not fitted)"
+        error = f"{100 * model / m.seconds - 100:+.0f} %" + ("" if m.point.fitted else "  (not fitted)")
         print(f"{m.point.network:8} {m.point.method:7} {m.point.clients:7d} {m.tasks:5d} {m.bytes / 1e6:7.1f} "
-              f"{m.seconds * 1e3:7.1f} ms {model * 1e3:7.1f} ms  {100 * model / m.seconds - 100:+.0f} %{mark}")  # fmt: skip
+              f"{m.seconds * 1e3:7.1f} ms {model * 1e3:7.1f} ms  {error}")  # fmt: skip
     if options.json:
         named = dict(zip(("start", "per_task", "per_byte"), (float(c) for c in constants), strict=True))
         options.json.write_text(json.dumps({"constants": named, "points": rows}, indent=2) + "\n")
