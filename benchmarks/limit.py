@@ -61,23 +61,22 @@ WORKS = [
 
 
 def products(layers: list[tuple[int, int]], clients: int, steps: int) -> Callable[[], None]:
-    """Training linear layers (inputs, outputs) takes y = x Wᵀ, ∂W = gᵀ x and, but for the first, ∂x = g W."""
+    """Training linear layers (inputs, outputs) takes y = x Wᵀ, W -= η gᵀ x and, but for the first, ∂x = g W."""
     stacks = [min(STACK, clients - first) for first in range(0, clients, STACK)]
     weights = [[torch.randn(c, out, ins) for ins, out in layers] for c in stacks]
     xs = [[torch.randn(steps, c, BATCH, ins) for ins, _ in layers] for c in stacks]
     gs = [[torch.randn(c, BATCH, out) for _, out in layers] for c in stacks]
-    room = [[(torch.empty(c, BATCH, out), torch.empty(c, out, ins), torch.empty(c, BATCH, ins)) for ins, out in layers]
-            for c in stacks]  # fmt: skip
+    room = [[(torch.empty(c, BATCH, out), torch.empty(c, BATCH, ins)) for ins, out in layers] for c in stacks]
 
     def run() -> None:
         for k in range(len(stacks)):
             for step in range(steps):
-                for i, (y, dw, dx) in enumerate(room[k]):
+                for i, (y, dx) in enumerate(room[k]):
                     w, x, g = weights[k][i], xs[k][i][step], gs[k][i]
                     torch.bmm(x, w.transpose(1, 2), out=y)
-                    torch.bmm(g.transpose(1, 2), x, out=dw)
                     if i:
                         torch.bmm(g, w, out=dx)
+                    w.baddbmm_(g.transpose(1, 2), x, alpha=-1e-9)  # the step is part of the product
 
     return run
 

@@ -17,7 +17,7 @@ Params = dict[str, Tensor]
 
 T = TypeVar("T")
 
-AVERAGED_COLUMNS = 8192
+AVERAGED_SCALARS = 400_000  # converted to float64 at a time: they stay in the cache
 
 
 def map(f: Callable[..., Tensor], tree: T, *rest: Any) -> T:
@@ -137,10 +137,11 @@ def average(tree: T, weights: Tensor) -> T:
 
     def mean(leaf: Tensor) -> Tensor:
         flat = leaf.reshape(len(leaf), -1)
-        total = torch.empty(flat.shape[1], dtype=torch.float64)
-        for first in range(0, flat.shape[1], AVERAGED_COLUMNS):  # blocks of float64 that stay in the cache
-            block = slice(first, first + AVERAGED_COLUMNS)
-            torch.mv(flat[:, block].double().T, share, out=total[block])
+        total = torch.zeros(flat.shape[1], dtype=torch.float64)
+        rows = max(4, AVERAGED_SCALARS // max(1, flat.shape[1]))
+        for first in range(0, len(flat), rows):
+            block = slice(first, first + rows)
+            total.addmv_(flat[block].double().T, share[block])
         return total.view(leaf.shape[1:]).to(leaf.dtype)
 
     return map(mean, tree)
