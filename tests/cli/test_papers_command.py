@@ -147,6 +147,7 @@ def test_papers_as_json(call: Call) -> None:
             "title": "Table 0, a miniature",
             "paper": "Somebody (2024)",
             "state": "runnable",
+            "part": "",
             "results": [],
             "missing": [],
             "seeds": 2,
@@ -159,6 +160,7 @@ def test_papers_as_json(call: Call) -> None:
             "title": "Table 1, stored",
             "paper": "Somebody (2024)",
             "state": "data missing",
+            "part": "",
             "results": [],
             "missing": ["mnist", "mnist_m", "usps"],
             "seeds": 1,
@@ -284,10 +286,63 @@ def test_where_the_tables_cannot_be_written_results_go_to_the_runs(call: Call, m
     assert (RUNS / "quick" / "table.md").exists()
 
 
-def test_numbers_stand_beside_the_command_that_gives_them(call: Call) -> None:
-    call.good("reproduce", NAME, "--workers", "1", "--quiet", "--seeds", "1")
-    beside = RESULTS / "table0.md"
-    assert not beside.exists() or "--seeds 1" in beside.read_text()
+def test_a_part_is_saved_on_demand_and_says_so(call: Call) -> None:
+    limit = ("--seeds", "1", "--rows", "B", "--columns", "first")
+    call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", *limit)
+    text = (RESULTS / "table0.md").read_text()
+    assert "**A part of the table**: 1 of 2 columns, 1 of 2 rows, 1 of 2 seeds." in text
+    assert "`fedprior reproduce small/table0 --columns first --rows B --seeds 1`" in text
+    assert "A part of the table" in (RESULTS / "table0.html").read_text()
+    assert lines(call.good("papers"))[NAME][1] == "run (1 of 2 columns, 1 of 2 rows, 1 of 2 seeds)"
+    listed = json.loads(call.good("papers", "--json").out)[0]
+    assert (listed["state"], listed["part"]) == ("run", "1 of 2 columns, 1 of 2 rows, 1 of 2 seeds")
+
+
+def test_the_whole_is_no_part(call: Call) -> None:
+    call.good("reproduce", NAME, "--workers", "1", "--quiet")
+    assert "A part of" not in (RESULTS / "table0.md").read_text()
+    assert lines(call.good("papers"))[NAME][1] == "run"
+
+
+# reproduce --search
+
+SEARCH = """
+[search]
+column = "all"
+tries = [{"train.lr" = 0.001}, {"train.lr" = 0.01}]
+run = {data = {validation = 0.3}}
+"""
+CHOICES = Path("papers/small/search/table0.json")
+
+
+def test_search(call: Call) -> None:
+    """Prints what was tried and seen, keeps the choices beside the table, and later runs use them."""
+    Path(f"papers/{NAME}.toml").write_text(TABLE + SEARCH)
+    found = call.good("reproduce", NAME, "--search", "--workers", "1")
+    document = json.loads(CHOICES.read_text())
+    assert {row: len(entry["validation"]) for row, entry in document["rows"].items()} == {"A": 2, "B": 2}
+    for entry in document["rows"].values():
+        assert all(f"{value:.1f}" in found.out for value in entry["validation"])
+    assert "train.lr = 0.001" in found.out
+    assert found.out.count("✓") == 2
+    assert f"written: {Path.cwd() / CHOICES}" in found.out.replace("\n", "")
+    assert len(list((RUNS / "search").iterdir())) == 4
+    call.good("reproduce", NAME, "--workers", "1", "--quiet")
+    text = (RESULTS / "table0.md").read_text()
+    assert f"- A: train.lr = {document['rows']['A']['chosen']['train.lr']}" in text
+    assert "Chosen on validation data" in (RESULTS / "table0.html").read_text()
+    assert json.loads(call.good("reproduce", NAME, "--search", "--json").out)["rows"] == document["rows"]
+
+
+@pytest.mark.parametrize("option", [("--rows", "A"), ("--columns", "all"), ("--seeds", "2")])
+def test_a_search_is_for_all(option: tuple[str, str], call: Call) -> None:
+    Path(f"papers/{NAME}.toml").write_text(TABLE + SEARCH)
+    refused(call("reproduce", NAME, "--search", *option), option[0], "leave out")
+    assert not CHOICES.exists()
+
+
+def test_nothing_to_search(call: Call) -> None:
+    refused(call("reproduce", NAME, "--search"), "nothing to search")
 
 
 def test_an_interruption_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

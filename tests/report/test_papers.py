@@ -19,6 +19,17 @@ from fedprior.report import papers
 VOID = {"meta", "line", "circle"}  # elements without an end
 
 
+COMMAND = "fedprior reproduce small/table0"
+ABOUT = {
+    "date": "2024-05-06",
+    "commit": "0123456789ab",
+    "version": "1",
+    "seconds": 150.0,
+    "command": COMMAND,
+    "part": "",
+}
+
+
 def outcome(**changes: Any) -> Outcome:
     """Three methods: A and B told apart by the paper, C without its number. Errors: 1, 0 and none."""
     given: dict[str, Any] = {
@@ -34,12 +45,12 @@ def outcome(**changes: Any) -> Outcome:
         "cells": {
             "personal": {
                 "A": {"all": Number(80.0, [70.0, 72.0]), "few": Number(81.25, [80.04])},
-                "B": {"all": Number(75.0, [78.0, 78.0])},
+                "B": {"all": Number(75.0, [77.0, 79.0])},
                 "C": {"all": Number(None, [66.6, 66.6])},
             },
             "global": {"A": {"all": Number(50.0, [55.0]), "few": Number(51.0, [])}},
         },
-        "about": {"date": "2024-05-06", "commit": "0123456789ab", "version": "1", "seconds": 150.0},
+        "about": ABOUT,
     }
     return Outcome(**(given | changes))
 
@@ -119,7 +130,7 @@ def test_markdown_has_every_number() -> None:
     assert found == {
         "method": [["all", "few"], ["all", "few"]],
         "A": [["80.0 → 71.0 ± 1.0 (-9.0)", "81.2 → 80.0 (-1.2)"], ["50.0 → 55.0 (+5.0)", "51.0 →"]],
-        "B": [["75.0 → 78.0 ± 0.0 (+3.0)", ""]],
+        "B": [["75.0 → 78.0 ± 1.0 (+3.0)", ""]],
         "C": [["– → 66.6 ± 0.0", ""]],
     }
 
@@ -163,8 +174,23 @@ def test_one_seed_is_one_seed() -> None:
 def test_a_quick_table_is_not_the_papers() -> None:
     text = papers.markdown(outcome(scale="quick"))
     assert "**Not the paper's setting**" in text
-    assert "`fedprior reproduce small/table0 --scale quick`" in text
     assert text.index("Not the paper's setting") < text.index("| method |"), "before any number"
+
+
+def test_a_part_is_told() -> None:
+    about = ABOUT | {"part": "1 of 3 columns", "command": f"{COMMAND} --columns all"}
+    text = papers.markdown(outcome(about=about))
+    assert "**A part of the table**: 1 of 3 columns." in text
+    assert f"`{COMMAND} --columns all`" in text
+    assert "1 of 3 columns" in papers.page(outcome(about=about))
+
+
+def test_choices_are_told() -> None:
+    chosen = {"A": {"train.lr": 0.1, "method.mu": 2}}
+    assert "## Chosen on validation data\n" in papers.markdown(outcome(chosen=chosen))
+    for text in (papers.markdown(outcome(chosen=chosen)), papers.page(outcome(chosen=chosen))):
+        assert "A: train.lr = 0.1, method.mu = 2" in text
+    assert "Chosen" not in papers.markdown(outcome()) + papers.page(outcome())
 
 
 def test_a_stand_in_is_told() -> None:
@@ -231,7 +257,7 @@ def test_grid() -> None:
     text = rendered(papers.grid(outcome(), "personal"))
     assert "Table 0, a miniature: personal models, accuracy in %" in " ".join(text.split())
     assert "80.0 → 71.0 ± 1.0" in text
-    assert "75.0 → 78.0 ± 0.0" in text
+    assert "75.0 → 78.0 ± 1.0" in text
     assert "– → 66.6 ± 0.0" in text
     assert "81.2 → 80.0" in text
     assert "paper → ours ± standard error over 2 seeds" in " ".join(text.split())
@@ -252,7 +278,7 @@ def test_brackets_are_kept_in_the_terminal() -> None:
 def test_a_page_is_sound_and_has_every_number() -> None:
     page = Page(papers.page(outcome(unknown=["the learning rate"])))
     text = "\n".join(page.text)
-    for cell in ("80.0 → 71.0 ± 1.0", "75.0 → 78.0 ± 0.0", "– → 66.6 ± 0.0", "81.2 → 80.0", "50.0 → 55.0"):
+    for cell in ("80.0 → 71.0 ± 1.0", "75.0 → 78.0 ± 1.0", "– → 66.6 ± 0.0", "81.2 → 80.0", "50.0 → 55.0"):
         assert cell in text
     assert "0 of 1 pairs of methods in the paper's order; 1 reversed (B over A)" in text
     assert "the learning rate" in text

@@ -6,12 +6,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
+
+from fedprior.errors import FedpriorError
+
+if TYPE_CHECKING:
+    from fedprior.papers import Table
 
 Names = Annotated[str | None, typer.Option(help="only these, with commas between")]
 
@@ -28,6 +33,7 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
                 "title": table.title,
                 "paper": table.paper,
                 "state": table.state,
+                "part": table.part,
                 "results": [s for s in ("paper", "quick") if table.has_results(s)],
                 "missing": table.missing,
                 "seeds": table.seeds,
@@ -44,7 +50,7 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
         grid.add_column(column)
     for table in tables:
         quick = table.has_results("quick") and table.state != "run"
-        state = table.state + (", run quickly" if quick else "")
+        state = table.state + (f" ({part})" if (part := table.part) else "") + (", run quickly" if quick else "")
         if table.missing:
             state += f" ({', '.join(table.missing)})"
         hours = f"{table.minutes / 60:.1f} h" if table.minutes >= 60 else f"{table.minutes:.0f} min"
@@ -61,10 +67,16 @@ def reproduce(
     columns: Names = None,
     workers: Annotated[str | None, typer.Option(help="worker processes, or auto")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the runs; an existing one is continued")] = None,
+    save: Annotated[bool, typer.Option("--save", help="put results of a part of the table beside it too")] = False,
+    search: Annotated[bool, typer.Option("--search", help="choose what the paper leaves open, on validation")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
-    """Run a paper's table, or go on with it, and print the paper's numbers beside ours."""
+    """Run a paper's table, or go on with it, and print the paper's numbers beside ours.
+
+    With --search, choose the settings that the paper leaves open first: every method tries equally many on a validation
+    part of the training data, and later runs of the table use the best ones.
+    """
     from fedprior.cli.progress import Show
     from fedprior.experiment.config import Settings
     from fedprior.experiment.journal import jsonable
@@ -74,10 +86,16 @@ def reproduce(
     from fedprior.report import papers as report
 
     table = find(name)
-    folder = out or Path("runs") / "papers" / name / scale
+    folder = out or Path("runs") / "papers" / name / ("search" if search else scale)
     count = int(workers) if workers and workers.isdecimal() else workers or "auto"
     with plain_errors("configuration"):
         Settings(workers=count)
+    if search:
+        for option, given in (("--rows", rows), ("--columns", columns), ("--seeds", seeds)):
+            if given is not None:
+                raise FedpriorError(f"a search is the same for every method: leave out {option}.")
+        _search(table, folder, count, quiet=quiet, as_json=as_json)
+        return
     if not quiet and not as_json and scale == "paper" and table.minutes > 2:
         print(f"{table.name}: about {table.minutes:.0f} minutes on two cores; it can be interrupted.", file=sys.stderr)
     with Show(quiet=quiet or as_json, again=f"`fedprior reproduce {name}` with the same options") as show:
@@ -91,8 +109,8 @@ def reproduce(
             columns=columns.split(",") if columns else None,
             settings={"workers": count},
         )
-    whole = rows is None and columns is None and seeds is None  # what is less must not replace committed results
-    beside = whole and os.access(table.path.parent, os.W_OK)
+    whole = rows is None and columns is None and seeds is None  # what is less must not replace results unasked
+    beside = (whole or save) and os.access(table.path.parent, os.W_OK)
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
     if as_json:
         print(json.dumps(jsonable(outcome.document()), indent=2))
@@ -105,3 +123,22 @@ def reproduce(
                     told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
                     console.print(told, highlight=False, markup=False)
         console.print("written: " + ", ".join(str(path) for path in written), highlight=False)
+
+
+def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_json: bool) -> None:
+    """Search, keep the choices, and say what was seen."""
+    from fedprior.cli.progress import Show
+    from fedprior.experiment.journal import jsonable
+    from fedprior.papers.search import search, write
+    from fedprior.report import papers as report
+
+    with Show(quiet=quiet or as_json, again=f"`fedprior reproduce {table.name} --search`") as show:
+        found = search(table, folder, show, settings={"workers": workers})
+    path = table.choices if os.access(table.path.parent, os.W_OK) else folder / "search.json"
+    write(found, path)
+    if as_json:
+        print(json.dumps(jsonable(found), indent=2))
+    elif not quiet:
+        console = Console() if sys.stdout.isatty() else Console(width=130)
+        console.print(report.choices(found))
+        console.print(f"written: {path}", highlight=False)

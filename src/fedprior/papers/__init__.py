@@ -2,6 +2,7 @@
 
 from fedprior.papers.outcome import Outcome, Pair, ranking
 from fedprior.papers.reproduce import reproduce
+from fedprior.papers.search import search
 from fedprior.papers.table import Scale, Table, find, listing
 
-__all__ = ["Outcome", "Pair", "Scale", "Table", "find", "listing", "ranking", "reproduce"]
+__all__ = ["Outcome", "Pair", "Scale", "Table", "find", "listing", "ranking", "reproduce", "search"]

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from scipy import stats
+
 Kind = Literal["personal", "global"]
 
 
@@ -60,6 +63,7 @@ class Outcome:
     about: dict[str, Any] = field(default_factory=dict)  # date, commit, version, seconds
     unknown: list[str] = field(default_factory=list)
     stand_in: str = ""
+    chosen: dict[str, dict[str, Any]] = field(default_factory=dict)  # row -> what a search on validation data chose
 
     def number(self, kind: Kind, row: str, column: str) -> Number | None:
         """One cell."""
@@ -92,11 +96,7 @@ class Outcome:
 
 
 def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[Pair]:
-    """Every pair of methods that the paper tells apart.
-
-    `level` when ours are equal as printed or differ by less than two standard errors of the difference (with one seed
-    there is none, and every difference counts); else it holds or is reversed.
-    """
+    """Every pair of methods that the paper tells apart: whether ours are in that order, level, or reversed."""
     pairs = []
     known = {row: n for row, n in numbers.items() if n.paper is not None and n.values}
     for a, b in itertools.combinations(known, 2):
@@ -105,11 +105,24 @@ def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[P
             continue
         better, worse = (a, b) if (gap > 0) != ascending else (b, a)
         ours = known[better].ours - known[worse].ours
-        ours = -ours if ascending else ours
-        noise = math.hypot(known[a].error, known[b].error)
-        same = f"{known[a].ours:.1f}" == f"{known[b].ours:.1f}"
-        if same or abs(ours) <= 2 * noise:  # never so when there is no noise to tell, nan
+        if level(known[a], known[b]):
             pairs.append(Pair(better, worse, "level"))
         else:
-            pairs.append(Pair(better, worse, "holds" if ours > 0 else "reversed"))
+            pairs.append(Pair(better, worse, "holds" if (ours > 0) != ascending else "reversed"))
     return pairs
+
+
+def level(a: Number, b: Number) -> bool:
+    """Whether two methods are equal as printed, or their difference has a 95 % interval that includes zero.
+
+    Seeds pair them: both saw the same clients and initial weights. The interval is Student's, of the differences seed
+    by seed. With one seed there is none, and every difference counts.
+    """
+    if f"{a.ours:.1f}" == f"{b.ours:.1f}":
+        return True
+    count = len(a.values)
+    if count != len(b.values) or count < 2:
+        return False
+    gaps = np.subtract(a.values, b.values)
+    noise = float(gaps.std(ddof=1)) / math.sqrt(count)
+    return abs(float(gaps.mean())) <= float(stats.t.ppf(0.975, count - 1)) * noise

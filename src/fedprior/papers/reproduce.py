@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -39,33 +40,62 @@ def reproduce(
     keep_models: bool = False,
 ) -> Outcome:
     """Do all runs that `out` does not have yet, and collect the numbers of all that it has."""
+    check_data(table)
+    chosen, methods = table.limited(scale, columns, rows)
+    count = seeds or (table.quick.seeds if scale == "quick" else table.seeds)
+    outcome = Outcome(table.name, table.title, table.paper, scale, table.metric, table.at, chosen, methods, count)
+    outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
+    outcome.chosen = {row: table.chosen[row] for row in methods if row in table.chosen}
+    data = Loaded()
+    seconds: dict[str, float] = {}  # by folder: columns may share a run
+    for planned in table.cells(scale, chosen, methods, count):
+        cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
+        summary, journal = done(cell, out / cell.folder, observers, data, keep_models=keep_models)
+        seconds[cell.folder] = float(summary["timing"]["seconds"])
+        _enter(outcome, table, cell, summary, journal)
+    outcome.about = about(sum(seconds.values()))
+    outcome.about["command"] = _command(table, scale, columns, rows, seeds)
+    outcome.about["part"] = _part(table, scale, outcome)
+    return outcome
+
+
+def _command(table: Table, scale: Scale, columns: list[str] | None, rows: list[str] | None, seeds: int | None) -> str:
+    """What gives these numbers again."""
+    said = ["fedprior reproduce", table.name, *(["--scale quick"] if scale == "quick" else [])]
+    said += [f"--columns {shlex.quote(','.join(columns))}"] if columns else []
+    said += [f"--rows {shlex.quote(','.join(rows))}"] if rows else []
+    return " ".join([*said, *([f"--seeds {seeds}"] if seeds else [])])
+
+
+def _part(table: Table, scale: Scale, outcome: Outcome) -> str:
+    """How much of the table this is; empty for all of it."""
+    columns, rows = table.limited(scale, None, None)
+    full = {"columns": len(columns), "rows": len(rows), "seeds": table.quick.seeds if scale == "quick" else table.seeds}
+    ours = {"columns": len(outcome.columns), "rows": len(outcome.rows), "seeds": outcome.seeds}
+    return ", ".join(f"{ours[what]} of {n} {what}" for what, n in full.items() if ours[what] < n)
+
+
+def check_data(table: Table) -> None:
+    """Refuse a table whose data are not here."""
     if table.missing:
         raise FedpriorError(
             f"{table.name} needs data that are not here: run "
             + " and ".join(f"`fedprior data fetch {name}`" for name in table.missing)
             + " (or import them)."
         )
-    chosen, methods = table.limited(scale, columns, rows)
-    count = seeds or (table.quick.seeds if scale == "quick" else table.seeds)
-    outcome = Outcome(table.name, table.title, table.paper, scale, table.metric, table.at, chosen, methods, count)
-    outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
-    data = _Loaded()
-    seconds: dict[str, float] = {}  # by folder: columns may share a run
-    for planned in table.cells(scale, chosen, methods, count):
-        cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
-        summary, journal = _done(cell, out / cell.folder, observers, data, keep_models=keep_models)
-        seconds[cell.folder] = float(summary["timing"]["seconds"])
-        _enter(outcome, table, cell, summary, journal)
-    outcome.about = {
+
+
+def about(seconds: float) -> dict[str, Any]:
+    """When, with what and for how long."""
+    return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _commit(),
         "version": __version__,
-        "seconds": round(sum(seconds.values()), 1),
+        "seconds": round(seconds, 1),
     }
-    return outcome
 
 
-class _Loaded:
+class Loaded:
     """The federation of the cell before: neighbours mostly share it, and large ones take seconds to load."""
 
     def __init__(self) -> None:
@@ -82,8 +112,8 @@ class _Loaded:
         return self.federation
 
 
-def _done(
-    cell: Cell, folder: Path, observers: Observers, data: _Loaded, *, keep_models: bool
+def done(
+    cell: Cell, folder: Path, observers: Observers, data: Loaded, *, keep_models: bool = False
 ) -> tuple[dict[str, Any], Journal]:
     """The cell's summary and history, from its folder or from a run."""
     if not (folder / COMPLETE).exists():
@@ -110,14 +140,16 @@ def _enter(outcome: Outcome, table: Table, cell: Cell, summary: Mapping[str, Any
     row, column = table.rows[cell.row], table.columns[cell.column]
     kinds: tuple[tuple[Kind, dict[str, float]], ...] = (("personal", row.paper), ("global", row.paper_global))
     for kind, published in kinds:
-        value = _value(table, column, kind, summary, journal)
+        value = value_of(table, column, kind, summary, journal)
         if value is None or (kind == "global" and not row.paper_global):
             continue
         number = outcome.cells.setdefault(kind, {}).setdefault(cell.row, {})
         number.setdefault(cell.column, Number(published.get(cell.column), [])).values.append(value / table.unit)
 
 
-def _value(table: Table, column: Column, kind: Kind, summary: Mapping[str, Any], journal: Journal) -> float | None:
+def value_of(
+    table: Table, column: Column, kind: Kind, summary: Mapping[str, Any], journal: Journal, split: str = "test"
+) -> float | None:
     """The cell's number of one kind."""
     if table.metric == "seconds":
         rounds = [e["seconds"] for e in journal.events if e["kind"] == "round"]
@@ -125,7 +157,7 @@ def _value(table: Table, column: Column, kind: Kind, summary: Mapping[str, Any],
     wanted = _members(column.among, summary)
     found: dict[int, list[float]] = {}
     for line in journal.rows:
-        if line["model"] == kind and line["split"] == "test" and line["client"] in wanted:
+        if line["model"] == kind and line["split"] == split and line["client"] in wanted:
             found.setdefault(line["round"], []).append(float(line[table.metric]))
     means = {number: float(np.nanmean(values)) for number, values in found.items() if not np.isnan(values).all()}
     if not means:

@@ -6,6 +6,7 @@ unknown                          what the paper leaves open, and how it was sett
 [columns.NAME]                   what a column changes of the run; `among` picks the clients it averages over
 [rows.NAME]                      a method, what it changes of the run, and the published numbers by column
 [quick]                          what `--scale quick` changes, and the columns and rows it is limited to
+[search]                         how `--search` chooses what the paper leaves open, see `papers.search`
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -54,6 +56,17 @@ class Row(Part):
     paper: Annotated[Numbers, Field(description="of the personal models")] = {}
     paper_global: Annotated[Numbers, Field(description="of the shared model")] = {}
     columns: Annotated[dict[str, Section], Field(description="options of the method in single columns")] = {}
+    tries: Annotated[
+        list[Section] | None, Field(description="settings to choose among instead of the search's own; [] for none")
+    ] = None
+
+
+class Search(Part):
+    """Every method tries equally many settings, in one column, and is judged on a validation part of the data."""
+
+    column: str = ""
+    tries: Annotated[list[Section], Field(description='settings such as {"train.lr" = 0.1}, for rows without own')] = []
+    like: Annotated[str, Field(description="the table of the same paper whose choices hold here too")] = ""
 
 
 class Quick(Part):
@@ -76,6 +89,7 @@ class Table(BaseModel):
     columns: dict[str, Column]
     rows: dict[str, Row]
     quick: Quick = Quick()
+    search: Search | None = None
     metric: Literal["accuracy", "balanced_accuracy", "seconds"] = "accuracy"
     unit: Annotated[float, Field(gt=0, description="what one of the paper's units is of ours")] = 0.01
     at: Annotated[Literal["last", "best"], Field(description="the round on test that the paper reports")] = "last"
@@ -113,11 +127,42 @@ class Table(BaseModel):
         return (stem.parent / f"{stem.name}.json").exists()
 
     @property
+    def part(self) -> str:
+        """How much of it was run at the paper's scale; empty for all or nothing."""
+        stem = self.results("paper")
+        try:
+            return str(json.loads((stem.parent / f"{stem.name}.json").read_text())["about"].get("part", ""))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return ""
+
+    @property
     def state(self) -> str:
         """`run` once it has results at the paper's scale, else whether it can be run."""
         if self.has_results("paper"):
             return "run"
         return "data missing" if self.missing else "runnable"
+
+    def tries(self, row: str) -> list[Section]:
+        """The settings that a search tries for a row."""
+        own = self.rows[row].tries
+        return own if own is not None else self.search.tries if self.search else []
+
+    @property
+    def choices(self) -> Path:
+        """Where the outcome of the search lies."""
+        stem = (self.search.like if self.search else "") or self.path.stem
+        return self.path.parent / "search" / f"{stem}.json"
+
+    @cached_property
+    def chosen(self) -> dict[str, Section]:
+        """Row -> the setting that a search chose; empty as long as nobody has searched."""
+        if self.search is None or not self.choices.exists():
+            return {}
+        try:
+            found = json.loads(self.choices.read_text())["rows"]
+            return {row: dict(found[row]["chosen"]) for row in self.rows if row in found}
+        except (ValueError, KeyError, TypeError):
+            raise FedpriorError(f"'{self.choices}' is damaged: search again with --search.") from None
 
     def limited(self, scale: Scale, columns: list[str] | None, rows: list[str] | None) -> tuple[list[str], list[str]]:
         """The columns and rows to run."""
@@ -132,11 +177,15 @@ class Table(BaseModel):
         quick = self.quick.run if scale == "quick" else {}
         for seed in range(seeds):
             for column in columns:
-                for name in rows:
-                    row = self.rows[name]
-                    method = row.method | row.columns.get(column, {})
-                    parts = (self.run, self.columns[column].run, row.run, quick, {"method": method, "seed": seed})
-                    yield Cell(name, column, seed, configs.parse(merged(*parts)))
+                for row in rows:
+                    yield self.cell(row, column, seed, self.chosen.get(row, {}), quick)
+
+    def cell(self, name: str, column: str, seed: int, setting: Section, over: Section) -> Cell:
+        """One run: the row's in this column, with a setting, and what a scale or a search lays over it."""
+        row, nested = self.rows[name], unfolded(setting)
+        method = row.method | nested.pop("method", {}) | row.columns.get(column, {})
+        parts = (self.run, self.columns[column].run, row.run, nested, over, {"method": method, "seed": seed})
+        return Cell(name, column, seed, configs.parse(merged(*parts)))
 
 
 PARTS: Mapping[str, tuple[str, ...]] = {"digit_domains": ("mnist", "usps", "mnist_m")}
@@ -157,6 +206,18 @@ class Cell(NamedTuple):
         settled = self.config.model_dump(exclude={"workers", "engine", "ray_address"}, mode="json")
         digest = hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
         return f"{self.config.method['name']}-seed{self.seed}-{digest[:12]}"
+
+
+def unfolded(setting: Section) -> dict[str, Any]:
+    """{"train.lr": 0.1} -> {"train": {"lr": 0.1}}."""
+    done: dict[str, Any] = {}
+    for key, value in setting.items():
+        *sections, last = key.split(".")
+        place = done
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return done
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,4 +278,22 @@ def read(path: Path) -> Table:
                 raise FedpriorError(f"'{path}': row '{name}' speaks of a column '{column}' that is not there.")
     _chosen("column", table.quick.columns, table.columns, f"'{path}'")
     _chosen("row", table.quick.rows, table.rows, f"'{path}'")
+    _check_search(table)
     return table
+
+
+def _check_search(table: Table) -> None:
+    """A search is fair: as many settings for one row as for another, and never judged on test data."""
+    if table.search is None:
+        if any(row.tries for row in table.rows.values()):
+            raise FedpriorError(f"'{table.path}': rows have `tries` but there is no [search] to try them in.")
+        return
+    if table.search.like:
+        return
+    _chosen("column", [table.search.column], table.columns, f"'{table.path}'")
+    if not table.search.run.get("data", {}).get("validation"):
+        raise FedpriorError(f"'{table.path}': a search needs `run.data.validation`, the share of data to judge by.")
+    counts = {row: len(table.tries(row)) for row in table.rows if table.tries(row)}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{row} {count}" for row, count in counts.items())
+        raise FedpriorError(f"'{table.path}': every row must try equally many settings or none, not {told}.")

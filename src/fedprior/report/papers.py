@@ -6,7 +6,9 @@ import html
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -32,6 +34,18 @@ def grid(outcome: Outcome, kind: Kind) -> Grid:
     return found
 
 
+def choices(found: Mapping[str, Any]) -> Grid:
+    """What a search tried, saw on validation data, and chose."""
+    shown = Grid(title=escape(f"{found['table']}: validation, {found['column']}"), title_justify="left")
+    for column in ("method", "tried", "validation", "chosen"):
+        shown.add_column(column, justify="right" if column == "validation" else "left")
+    for row, entry in found["rows"].items():
+        for k, (setting, value) in enumerate(zip(entry["tried"], entry["validation"], strict=True)):
+            mark = "✓" if setting == entry["chosen"] else ""
+            shown.add_row(escape(row) if k == 0 else "", escape(_told(setting)), f"{value:.1f}", mark)
+    return shown
+
+
 def markdown(outcome: Outcome) -> str:
     """The whole outcome as a document."""
     about = outcome.about
@@ -40,9 +54,10 @@ def markdown(outcome: Outcome) -> str:
         lines += [f"**{QUICK[0]}**: {QUICK[1]}", ""]
     if outcome.stand_in:
         lines += [f"**A stand-in**: {outcome.stand_in}", ""]
-    command = f"fedprior reproduce {outcome.name}" + (" --scale quick" if outcome.scale == "quick" else "")
+    if about.get("part"):
+        lines += [f"**A part of the table**: {about['part']}.", ""]
     lines += [
-        f"`{command}` · {about['date']} · "
+        f"`{about['command']}` · {about['date']} · "
         f"commit {about['commit']} · {outcome.seeds} seed{'s' if outcome.seeds > 1 else ''} · "
         f"{about['seconds'] / 60:.0f} min of runs · {_what(outcome)}",
         "",
@@ -61,6 +76,10 @@ def markdown(outcome: Outcome) -> str:
             lines.append(f"| {_plain(row)} | " + " | ".join(cells) + " |")
         lines += ["", "Does the paper's order hold?", ""]
         lines += [f"- {column}: {verdict(outcome.ranking(kind, column))}" for column in outcome.columns]
+        lines.append("")
+    if outcome.chosen:
+        lines += ["## Chosen on validation data", "", "Every method tried equally many settings (`--search`).", ""]
+        lines += [f"- {row}: {_told(setting)}" for row, setting in outcome.chosen.items()]
         lines.append("")
     if outcome.unknown:
         lines += ["## What the paper leaves open", "", *(f"- {item}" for item in outcome.unknown), ""]
@@ -94,6 +113,8 @@ def page(outcome: Outcome) -> str:
     ]
     if outcome.scale == "quick":
         parts.append(f"<p><b>{QUICK[0]}</b>: {QUICK[1]}</p>")
+    if outcome.about.get("part"):
+        parts.append(f"<p><b>A part of the table</b>: {html.escape(outcome.about['part'])}.</p>")
     if outcome.stand_in:
         parts.append(f"<p><b>A stand-in</b>: {html.escape(outcome.stand_in)}</p>")
     for kind, title in KINDS.items():
@@ -103,6 +124,9 @@ def page(outcome: Outcome) -> str:
         for column in outcome.columns:
             parts.append(f"<h3>{html.escape(column)}</h3>{_picture(outcome, kind, column)}")
             parts.append(f"<p class='note'>{html.escape(verdict(outcome.ranking(kind, column)))}</p>")
+    if outcome.chosen:
+        told = (f"<li>{html.escape(f'{row}: {_told(setting)}')}</li>" for row, setting in outcome.chosen.items())
+        parts += ["<h2>Chosen on validation data, equally many settings tried by each</h2><ul>", *told, "</ul>"]
     parts += ["<h2>What the paper leaves open</h2><ul>", *(f"<li>{html.escape(u)}</li>" for u in outcome.unknown)]
     return "\n".join([*parts, "</ul>"])
 
@@ -151,6 +175,10 @@ def write(outcome: Outcome, stem: Path) -> list[Path]:
     for path, text in zip(paths, texts.values(), strict=True):
         write_text(path, text)
     return paths
+
+
+def _told(setting: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in setting.items())
 
 
 def _plain(name: str) -> str:
