@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "synthetic": {"skew": "feature", "clients": 3, "samples": 40},
     "digits": {"clients": 4},
     "breast_cancer": {"clients": 3},
+    "noise": {"clients": 3},
 }
 
 
@@ -82,6 +84,22 @@ def test_digits() -> None:
     assert [v.item() for v in federation.train.x.aminmax()] == [0, 1]
     total = sum(federation.label_counts(s).sum(0) for s in SPLITS)
     assert np.asarray(total).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_noise() -> None:
+    """Any shape and number of classes; 120 labels go round 8 classes 15 times, and inputs are standard normal."""
+    federation = load("noise", shape=[2, 5, 4], classes=8, samples=120, partition="iid", clients=3)
+    assert (federation.shape, federation.classes, examples(federation)) == ((2, 5, 4), 8, 120)
+    labels = torch.cat([federation.split(s).y for s in SPLITS])
+    assert torch.bincount(labels).tolist() == [15] * 8
+    x = torch.cat([federation.split(s).x for s in SPLITS])
+    assert abs(float(x.mean())) < 4 / math.sqrt(x.numel())
+    assert abs(float(x.std()) - 1) < 4 / math.sqrt(2 * x.numel())
+
+
+@pytest.mark.parametrize("options", [{"shape": []}, {"shape": [0]}, {"classes": 1}, {"samples": 0}])
+def test_noise_of_nothing_is_refused(options: dict[str, Any]) -> None:
+    assert next(iter(options)) in refusal("noise", **options)
 
 
 def test_breast_cancer() -> None:

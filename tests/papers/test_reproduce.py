@@ -285,6 +285,23 @@ def test_seconds(unit: str, expected: float, tmp_path: Path) -> None:
     assert [(pair.better, pair.worse) for pair in outcome.ranking("personal", "all")] == [("B", "A")]
 
 
+def test_parameters(tmp_path: Path) -> None:
+    """FedAvg sends softmax regression on 20 inputs to 10 classes, 20 · 10 + 10 = 210 numbers; Local sends nothing.
+
+    Nothing is run. Less is better, so the paper's 300 is behind its 100; ours agree.
+    """
+    small = table(tmp_path, HEAD='metric = "parameters"\nunit = 10')
+    text = small.path.read_text().replace('name = "synthetic"\nskew = "quantity"\nclients = 4\nsamples = 40', DATA)
+    small.path.write_text(text)
+    outcome = reproduce(read(small.path), tmp_path / "out", never)
+    assert (values(outcome), values(outcome, row="B")) == ([21.0], [0.0])
+    assert [tuple(pair) for pair in outcome.ranking("personal", "all")] == [("B", "A", "holds")]
+    assert not (tmp_path / "out").exists()
+
+
+DATA = 'name = "noise"\npartition = "iid"\nclients = 2'
+
+
 def test_seeds_are_values(tmp_path: Path) -> None:
     """Each seed's own folder, in the order of the seeds; the paper's number stands beside, or None does."""
     small = table(tmp_path, HEAD="seeds = 3", COLUMN='[columns.some]\namong = "a"')

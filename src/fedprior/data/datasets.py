@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from fedprior.data.allot import PARTITIONS, Limits, Shares, allot, checked, partition_options
 from fedprior.data.domains import digit_domains
@@ -51,6 +52,21 @@ def breast_cancer() -> Table:
     return Table(x, y.astype(np.int64), 2, recipe, {"label": y}, standardise=True)
 
 
+def noise(
+    shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [20],  # noqa: B006 - never written to
+    classes: Annotated[int, Field(ge=2)] = 10,
+    samples: Annotated[int, Field(ge=1)] = 1000,
+) -> Table:
+    """Standard normal inputs of any shape with labels that tell nothing: for timing, counting and control."""
+    rng = np.random.default_rng(0)
+    recipe: Recipe = {
+        "model": {"name": "softmax"},
+        "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.0, "batch_size": 20, "epochs": 1},
+    }
+    y = np.arange(samples) % classes
+    return Table(rng.standard_normal((samples, *shape), dtype=np.float32), y, classes, recipe, {"label": y})
+
+
 def csv(path: Path, target: str, client: str) -> Table:
     """A CSV file of your own: numbers in every column, `target` the class, `client` the site a row belongs to."""
     if not path.is_file():
@@ -81,7 +97,7 @@ def csv(path: Path, target: str, client: str) -> Table:
 
 
 TABLES: dict[str, Callable[..., Table]] = {
-    **{f.__name__: f for f in (digits, breast_cancer, csv)},
+    **{f.__name__: f for f in (digits, breast_cancer, noise, csv)},
     **STORED,
     "digit_domains": digit_domains,
 }

@@ -13,6 +13,8 @@ import numpy as np
 from scipy import stats
 
 Kind = Literal["personal", "global"]
+LESS = ("seconds", "parameters")
+"""The metrics of which less is better."""
 
 
 class Number(NamedTuple):
@@ -72,7 +74,7 @@ class Outcome:
     def ranking(self, kind: Kind, column: str) -> list[Pair]:
         """The paper's order of the methods in a column, pair by pair."""
         found = {row: columns[column] for row, columns in self.cells.get(kind, {}).items() if column in columns}
-        return ranking(found, ascending=self.metric == "seconds")
+        return ranking(found, ascending=self.metric in LESS)
 
     def document(self) -> dict[str, Any]:
         """As JSON."""

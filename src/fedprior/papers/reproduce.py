@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from fedprior import __version__
+from fedprior import __version__, tree
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import config as configs
@@ -22,6 +23,7 @@ from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
 from fedprior.experiment.journal import Journal
 from fedprior.papers.outcome import Kind, Number, Outcome
 from fedprior.papers.table import Cell, Column, Scale, Table
+from fedprior.rng import Key
 
 HEAVY = ("models", "checkpoint", "predictions.safetensors")
 """What a cell's folder need not keep: the table asks for numbers."""
@@ -50,6 +52,10 @@ def reproduce(
     seconds: dict[str, float] = {}  # by folder: columns may share a run
     for planned in table.cells(scale, chosen, methods, count):
         cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
+        if table.metric == "parameters":
+            number = Number(table.rows[cell.row].paper.get(cell.column), [parameters(cell, data) / table.unit])
+            outcome.cells.setdefault("personal", {}).setdefault(cell.row, {})[cell.column] = number
+            continue
         summary, journal = done(cell, out / cell.folder, observers, data, keep_models=keep_models)
         seconds[cell.folder] = float(summary["timing"]["seconds"])
         _enter(outcome, table, cell, summary, journal)
@@ -110,6 +116,13 @@ class Loaded:
         if self.federation is None or key != self.key:
             self.key, self.federation = key, config.load_data()
         return self.federation
+
+
+def parameters(cell: Cell, data: Loaded) -> float:
+    """Floating-point numbers in the server's message to one client."""
+    method = cell.config.build_method(data.of(cell))
+    down = method.broadcast(method.init_server(Key.from_seed(cell.seed), 1), torch.zeros(1, dtype=torch.int64))
+    return float(sum(leaf.numel() for leaf in tree.leaves(down) if leaf.is_floating_point()))
 
 
 def done(

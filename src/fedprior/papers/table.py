@@ -29,6 +29,8 @@ from fedprior.experiment.config import Config, Section
 from fedprior.options import plain_errors
 
 Scale = Literal["paper", "quick"]
+Metric = Literal["accuracy", "balanced_accuracy", "seconds", "parameters"]
+"""What a cell holds. `seconds` is the median round, `parameters` the numbers in one message to a client: no run at all."""
 Numbers = dict[str, float]
 """Column -> a number of the paper, in the table's unit."""
 
@@ -90,7 +92,7 @@ class Table(BaseModel):
     rows: dict[str, Row]
     quick: Quick = Quick()
     search: Search | None = None
-    metric: Literal["accuracy", "balanced_accuracy", "seconds"] = "accuracy"
+    metric: Metric = "accuracy"
     unit: Annotated[float, Field(gt=0, description="what one of the paper's units is of ours")] = 0.01
     at: Annotated[Literal["last", "best"], Field(description="the round on test that the paper reports")] = "last"
     seeds: Annotated[int, Field(ge=1)] = 1

@@ -191,16 +191,25 @@ def _rows(outcome: Outcome, kind: Kind) -> list[str]:
 
 
 def _what(outcome: Outcome) -> str:
-    metric = {"accuracy": "accuracy in %", "balanced_accuracy": "balanced accuracy in %", "seconds": "seconds a round"}
+    metric = {
+        "accuracy": "accuracy in %",
+        "balanced_accuracy": "balanced accuracy in %",
+        "seconds": "seconds a round",
+        "parameters": "numbers that a client is sent",
+    }
     return metric[outcome.metric] + (", best round on test, as the paper reports it" if outcome.at == "best" else "")
 
 
 def _cell(number: Number | None, *, delta: bool = False) -> str:
     if number is None or (number.paper is None and not number.values):
         return ""
-    paper = "–" if number.paper is None else f"{number.paper:.1f}"
+    paper = "–" if number.paper is None else _digits(number.paper)
     if not number.values:
         return f"{paper} →"
     error = "" if math.isnan(number.error) else f" ± {number.error:.1f}"
     change = f" ({number.delta:+.1f})" if delta and not math.isnan(number.delta) else ""
-    return f"{paper} → {number.ours:.1f}{error}{change}"
+    return f"{paper} → {_digits(number.ours)}{error}{change}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.1f}"
