@@ -30,7 +30,7 @@ from fedprior.options import plain_errors
 
 Scale = Literal["paper", "quick"]
 Metric = Literal["accuracy", "balanced_accuracy", "seconds", "parameters"]
-"""What a cell holds. `seconds` is the median round, `parameters` the numbers in one message to a client: no run at all."""
+"""What a cell holds. `seconds` is the median round, `parameters` the numbers in a message to a client, without a run."""
 Numbers = dict[str, float]
 """Column -> a number of the paper, in the table's unit."""
 
