@@ -208,6 +208,15 @@ def test_clients_are_new_equally_often() -> None:
     assert (abs(new.mean(0) - 0.25) < 0.068).all()
 
 
+def test_the_first_newcomers_are_the_first_by_name() -> None:
+    """Whatever the seed and the order; so that a skew of the data may be theirs alone."""
+    rule, shuffled = Participation(newcomers=3, joining="first"), list(reversed(NAMES))
+    for seed in (0, 1):
+        assert [NAMES[i] for i in rule.late(Key.from_seed(seed), NAMES)] == sorted(NAMES)[:3]
+        assert sorted(shuffled[i] for i in rule.late(Key.from_seed(seed), shuffled)) == sorted(NAMES)[:3]
+    assert not set(draw(rule).trainers) & set(rule.late(ROOT, NAMES))
+
+
 @pytest.mark.parametrize("newcomers", [20, 21])
 def test_somebody_must_be_there_from_the_start(newcomers: int) -> None:
     with pytest.raises(FedpriorError, match=f"newcomers = {newcomers} leaves nobody of 20 to train: lower it"):

@@ -33,6 +33,9 @@ class Participation:
     least: Annotated[int, Field(ge=1, description="fewest reporters; bernoulli redraws until there are as many")] = 1
     last_round_all: Annotated[bool, Field(description="everyone reports in the last round")] = False
     newcomers: Annotated[int, Field(ge=0, description="clients that take no part, and join when all is over")] = 0
+    joining: Annotated[Literal["random", "first"], Field(description="which newcomers: drawn, or first by name")] = (
+        "random"
+    )
 
     def late(self, root: Key, clients: Sequence[str]) -> list[int]:
         """The newcomers."""
@@ -40,6 +43,8 @@ class Participation:
             raise FedpriorError(
                 f"participation.newcomers = {self.newcomers} leaves nobody of {len(clients)} to train: lower it."
             )
+        if self.joining == "first":
+            return sorted(sorted(range(len(clients)), key=lambda i: clients[i])[: self.newcomers])
         draws = [root.fold("newcomers", name).word for name in clients]
         return sorted(sorted(range(len(clients)), key=lambda i: draws[i])[: self.newcomers])
 

@@ -187,6 +187,8 @@ def _members(among: str, summary: Mapping[str, Any]) -> set[str]:
         return {c["client"] for c in ordered[: math.ceil(len(clients) / 10)]}
     if among == "newcomers":
         return set(summary["newcomers"])
+    if among == "original":
+        return {c["client"] for c in clients} - set(summary["newcomers"])
     chosen, known = {name.strip() for name in among.split(",")}, {c["client"] for c in clients}
     for name in sorted(chosen - known):
         raise unknown("client", name, known)

@@ -30,7 +30,7 @@ from fedprior.options import plain_errors
 
 Scale = Literal["paper", "quick"]
 Metric = Literal["accuracy", "balanced_accuracy", "seconds", "parameters"]
-"""What a cell holds. `seconds` is the median round, `parameters` the numbers in a message to a client, without a run."""
+"""What a cell holds. `seconds` is the median round; `parameters` are what a client is sent, and need no run."""
 Numbers = dict[str, float]
 """Column -> a number of the paper, in the table's unit."""
 
@@ -47,7 +47,7 @@ class Column(Part):
     """A setting."""
 
     among: Annotated[
-        str, Field(description="all, smallest tenth, newcomers, or clients' names with commas between")
+        str, Field(description="all, smallest tenth, newcomers, original (the others), or names with commas between")
     ] = "all"
 
 
