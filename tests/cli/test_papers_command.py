@@ -210,7 +210,8 @@ def test_reproduce_quickly(call: Call) -> None:
     assert "written: " in found.out
     assert {p.name.split("-")[0] for p in (RUNS / "quick").iterdir()} == {"fedavg", "local"}
     assert all("workers = 1\n" in path.read_text() for path in (RUNS / "quick").glob("*/config.toml"))
-    assert "fedavg: round 1/1" in found.err
+    assert "1/2 fedavg: round 1/1" in found.err
+    assert "2/2 local: round 1/1" in found.err
     assert "minutes" not in found.err, "that is the time of the whole table"
     assert lines(call.good("papers"))[NAME][1] == "runnable, run quickly"
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -83,6 +83,7 @@ def reproduce(
     from fedprior.options import plain_errors
     from fedprior.papers import find
     from fedprior.papers import reproduce as run
+    from fedprior.papers.reproduce import pending
     from fedprior.report import papers as report
 
     table = find(name)
@@ -98,17 +99,15 @@ def reproduce(
         return
     if not quiet and not as_json and scale == "paper" and table.minutes > 2:
         print(f"{table.name}: about {table.minutes:.0f} minutes on two cores; it can be interrupted.", file=sys.stderr)
-    with Show(quiet=quiet or as_json, again=f"`fedprior reproduce {name}` with the same options") as show:
-        outcome = run(
-            table,
-            folder,
-            show,
-            scale=scale,
-            seeds=seeds,
-            rows=rows.split(",") if rows else None,
-            columns=columns.split(",") if columns else None,
-            settings={"workers": count},
-        )
+    part: dict[str, Any] = {
+        "scale": scale,
+        "seeds": seeds,
+        "rows": rows.split(",") if rows else None,
+        "columns": columns.split(",") if columns else None,
+    }
+    again = f"`fedprior reproduce {name}` with the same options"
+    with Show(quiet=quiet or as_json, again=again, runs=pending(table, folder, **part)) as show:
+        outcome = run(table, folder, show, **part, settings={"workers": count})
     whole = rows is None and columns is None and seeds is None  # what is less must not replace results unasked
     beside = (whole or save) and os.access(table.path.parent, os.W_OK)
     written = report.write(outcome, table.results(scale) if beside else folder / "table")

@@ -13,11 +13,14 @@ from fedprior.experiment.config import Config
 from fedprior.experiment.journal import Event, Observer
 
 
-class Show:
-    """Gives every run an observer. A context manager: the bar ends with it."""
+FINISHED = 6  # bars of finished runs that stay in sight
 
-    def __init__(self, *, quiet: bool, again: str = "`fedprior resume DIR`") -> None:
-        self.quiet, self.again = quiet, again
+
+class Show:
+    """Gives every run an observer. A context manager: the bars end with it. `runs`, if told, numbers them."""
+
+    def __init__(self, *, quiet: bool, again: str = "`fedprior resume DIR`", runs: int | None = None) -> None:
+        self.quiet, self.again, self.runs, self.begun = quiet, again, runs, 0
         console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("[bold]{task.description:<10}"),
@@ -46,6 +49,11 @@ class Show:
         if self.quiet:
             return None
         name, rounds = config.method["name"], config.rounds
+        self.begun += 1
+        if self.runs is not None:
+            name = f"{self.begun}/{self.runs} {name}"
+        for old in [task.id for task in self.bar.tasks if task.finished][:-FINISHED]:
+            self.bar.remove_task(old)
         task = self.bar.add_task(name, total=rounds, state="")
         said = time.monotonic()
         state = {"loss": "", "accuracy": ""}

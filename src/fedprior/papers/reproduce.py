@@ -81,6 +81,21 @@ def _part(table: Table, scale: Scale, outcome: Outcome) -> str:
     return ", ".join(f"{ours[what]} of {n} {what}" for what, n in full.items() if ours[what] < n)
 
 
+def pending(
+    table: Table,
+    out: Path,
+    *,
+    scale: Scale = "paper",
+    seeds: int | None = None,
+    columns: list[str] | None = None,
+    rows: list[str] | None = None,
+) -> int:
+    """How many runs `reproduce` with these arguments has still to do."""
+    count = seeds or (table.quick.seeds if scale == "quick" else table.seeds)
+    cells = table.cells(scale, *table.limited(scale, columns, rows), count)
+    return len({cell.folder for cell in cells if not (out / cell.folder / COMPLETE).exists()})
+
+
 def check_data(table: Table) -> None:
     """Refuse a table whose data are not here."""
     if table.missing:
