@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedprior.experiment.config import Config
 from fedprior.experiment.journal import Event, Observer
 
-
 FINISHED = 6  # bars of finished runs that stay in sight
 
 
