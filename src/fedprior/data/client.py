@@ -137,26 +137,23 @@ class Budget(NamedTuple):
 
 def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
     """Shuffle every epoch anew and cut it into batches; the last short one is kept."""
-    size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size])
-    rows = np.empty((max(lengths, default=0), len(data), size), dtype=np.int64)
-    rows[:] = _padding(data)
-    counts = np.zeros(rows.shape[:2], dtype=np.int64)
+    size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size], dtype=np.int64)
     per_epoch = [budget.per_epoch(n) for n in data.size]
     epochs = max((-(-length // max(1, m)) for length, m in zip(lengths.tolist(), per_epoch, strict=True)), default=0)
+    steps = int(max(lengths, default=0))
+    places = np.zeros((len(data), steps * size), dtype=np.int64)  # among the client's examples
     generator = torch.Generator()
     for epoch in range(epochs):
         for c, key in enumerate(keys.fold("epoch", epoch)):
-            s, n = epoch * per_epoch[c], data.size[c]
-            batches = min(per_epoch[c], int(lengths[c]) - s)
-            if batches <= 0:
-                continue
-            order = torch.randperm(n, generator=key.seed(generator)).numpy()[: batches * size]
-            short = batches * size - len(order)
-            if short > 0:
-                order = np.concatenate([order, np.zeros(short, dtype=np.int64)])
-            rows[s : s + batches, c] = order.reshape(batches, size) + data.start[c]
-            counts[s : s + batches, c] = size
-            counts[s + batches - 1, c] -= max(0, short)
+            first = epoch * per_epoch[c] * size
+            last = min(first + per_epoch[c] * size, int(lengths[c]) * size)
+            if first < last:
+                order = torch.randperm(data.size[c], generator=key.seed(generator)).numpy()[: last - first]
+                places[c, first : first + len(order)] = order
+    rows = (places + _padding(data)).reshape(len(data), steps, size).transpose(1, 0, 2)
+    step = np.arange(steps)[:, None]
+    left = np.asarray(data.size) - step % np.maximum(per_epoch, 1) * size  # [S, C]  of the epoch's examples
+    counts = np.where(step < lengths, np.minimum(left, size), 0)
     active = [int((lengths > s).sum()) for s in range(len(rows))]
     return Schedule(rows, counts, active, counts.max(1, initial=0).tolist())
 

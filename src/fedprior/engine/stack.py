@@ -114,8 +114,7 @@ class Memory:
 
     def view(self, rows: list[int]) -> View:
         """Rows as they lie in memory where they follow each other (which no method may write to), else copies."""
-        run = rows == list(range(rows[0], rows[0] + len(rows)))
-        chosen = slice(rows[0], rows[0] + len(rows)) if run else rows
+        chosen = _compact(rows)
         down = tree.index(self.down, chosen) if self.personal else self.down
         return View(tree.index(self.states, chosen), self.joined[rows].tolist(), down)
 
@@ -189,8 +188,16 @@ def _arrays(personal: Any, c: int) -> dict[str, NDArray[Any]]:
     return {path: leaf[c].numpy(force=True).copy() for path, leaf in tree.items(personal)}
 
 
+def _compact(rows: list[int]) -> slice | list[int]:
+    """Rows that follow each other as a slice: no copy to read them, and half the time to write them."""
+    first, last = rows[0], rows[0] + len(rows)
+    return slice(first, last) if rows == list(range(first, last)) else rows
+
+
 def _write(memory: Any, rows: list[int], values: Any) -> None:
-    where = torch.tensor(rows, dtype=torch.int64)
+    if not rows:
+        return
+    where = _compact(rows)
     for target, value in zip(tree.leaves(memory), tree.leaves(values), strict=True):
-        if rows and value.data_ptr() != target[rows[0]].data_ptr():  # else a state came back as it was
-            target.index_copy_(0, where, value)
+        if value.data_ptr() != target[rows[0]].data_ptr():  # else a state came back as it was
+            target[where] = value

@@ -42,6 +42,8 @@ class StackedLinear(torch.autograd.Function):
         """x [C, B, in], weight [C, out, in], bias [C, out] -> [C, B, out]."""
         ctx.save_for_backward(x, weight)
         ctx.products = products
+        if weight.shape[1] < x.shape[1]:  # W xᵀ takes half the time of x Wᵀ where outputs are fewer than examples
+            return torch.baddbmm(bias.unsqueeze(2), weight, x.transpose(1, 2)).transpose(1, 2)
         return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
     @staticmethod

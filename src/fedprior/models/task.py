@@ -188,7 +188,7 @@ class Task:
         z = self._outputs(w, batch.x, counts, train=train)
         if z.shape[-1] == 1:
             return F.binary_cross_entropy_with_logits(z.squeeze(-1), batch.y.to(z.dtype), reduction="none")
-        return F.cross_entropy(z.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
+        return F.cross_entropy(z.transpose(1, 2), batch.y, reduction="none")  # classes before examples: faster
 
     def nll(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
         """Mean negative log-likelihood of each client's batch, [C]."""
