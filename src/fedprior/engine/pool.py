@@ -24,8 +24,8 @@ from fedprior.errors import FedpriorError
 
 Done = Callable[[Answer], None]
 
-START_SECONDS = {"fork": 0.3, "spawn": 5.0}
-"""Work from which workers pay. Forking two and ending them again takes 0.1 to 0.2 s here, importing torch anew 3."""
+START_SECONDS = {"fork": 0.1, "spawn": 5.0}
+"""Work from which workers pay (`benchmarks/start.py`). Importing torch anew, as spawned ones do, takes 3 s."""
 
 
 class Runner(Protocol):
