@@ -141,6 +141,31 @@ def test_a_loaded_model_is_the_clients_own(data: Federation, result: Result, fol
     assert (loaded[0].predict(x) != loaded[1].predict(x)).any()
 
 
+def test_a_model_takes_what_the_site_measures(tmp_path: Path) -> None:
+    """Sites measure in units of their own; with a missing value the file alone gives what the federation gave.
+
+    Row 0 of a's training examples, put in as measured, is its scaled row; NaN becomes the median of that feature.
+    """
+    rng = np.random.default_rng(2)
+    sites = {k: (7 + 1000**i * rng.normal(size=(30, FEATURES)), np.arange(30) % CLASSES) for i, k in enumerate("ab")}
+    sites["a"][0][5, 2] = np.nan
+    federation = from_arrays(sites, standardise=True, impute=True)
+    result = go("fedmap", federation, tmp_path)
+    for c, client in enumerate("ab"):
+        model, raw = load_model(tmp_path / "models" / f"{client}.safetensors"), sites[client][0]
+        scaled = torch.cat([federation.split(s).client(c)[0] for s in ("train", "validation", "test")])
+        ours, theirs = (p[np.lexsort(p.T)] for p in (model.predict(raw, raw=True), model.predict(scaled)))
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+        assert (model.predict(raw, raw=True) == result.predict(client, raw, raw=True)).all()
+    assert not np.allclose(model.predict(raw), model.predict(raw, raw=True))
+
+
+def test_without_scaling_raw_is_the_same(data: Federation, result: Result, folder: Path) -> None:
+    model = load_model(folder / "models" / "site-0.safetensors")
+    assert model.scaler is None
+    assert (model.predict(data.test.x, raw=True) == result.predict("site-0", data.test.x)).all()
+
+
 def test_a_model_of_two_classes_with_one_output(tmp_path: Path) -> None:
     """p = (1 - σ(z), σ(z)): two columns, also after a round trip."""
     rng = np.random.default_rng(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprior.data.client import ClientData
 from fedprior.data.heterogeneity import heterogeneity
+from fedprior.data.scaling import Scaler
 from fedprior.errors import FedpriorError
 from fedprior.rng import Key
 
@@ -37,6 +38,7 @@ class Federation:
     name: str = "custom"
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"model": ..., "train": ...} that suit it
+    scalers: tuple[Scaler | None, ...] = ()  # what was done to each client's inputs, one a client
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -64,7 +66,12 @@ class Federation:
             train=self.train[rows],
             validation=self.validation[rows],
             test=self.test[rows],
+            scalers=tuple(self.scalers[i] for i in rows) if self.scalers else (),
         )
+
+    def scaler(self, client: str) -> Scaler | None:
+        """What was done to a client's inputs; None if nothing was, or nobody knows."""
+        return self.scalers[self.clients.index(client)] if self.scalers else None
 
     def share_memory(self) -> Federation:
         """Move the tensors to where worker processes can see them without a copy."""
@@ -135,6 +142,7 @@ def from_arrays(
         )
     key = Key.from_seed(seed)
     parts: dict[str, list[Examples]] = {s: [] for s in SPLITS}
+    scalers: list[Scaler | None] = []
     largest, first = 0, ""
     for name_given, given in clients.items():
         client = str(name_given)
@@ -147,11 +155,13 @@ def from_arrays(
         chosen = _split(y, validation, 0.0 if own_test else test, key.fold("split", client).numpy(), split)
         if keep < 1:
             chosen = _kept(client, chosen[0], keep, key.fold("keep", client).numpy()), *chosen[1:]
-        change = _fitted(x[chosen[0]], standardise=standardise, impute=impute)
+        scaler = Scaler.fitted(x[chosen[0]], standardise=standardise, impute=impute)
+        change = scaler or (lambda x: x)
         for part, rows in zip(SPLITS, chosen, strict=True):
             parts[part].append((change(x[rows]), y[rows]))
         if own_test:
             parts["test"][-1] = change(own_test[0]), own_test[1]
+        scalers.append(scaler)
     if classes is not None and largest > classes:
         raise FedpriorError(f"a label is {largest - 1} but the federation has {classes} classes: raise `classes`.")
     return Federation(
@@ -163,6 +173,7 @@ def from_arrays(
         name=name,
         options=dict(options or {}),
         recipe=dict(recipe or {}),
+        scalers=tuple(scalers),
     )
 
 
@@ -237,30 +248,6 @@ def _kept(client: str, rows: NDArray[np.int64], share: float, rng: np.random.Gen
             "larger share."
         )
     return np.sort(rng.permutation(rows)[:n])
-
-
-def _fitted(
-    own: NDArray[np.floating[Any]], *, standardise: bool, impute: bool
-) -> Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]:
-    """What is done to a client's inputs, as its own training examples have it."""
-    if not (standardise or impute):
-        return lambda x: x
-    own = own.astype(np.float64)
-    fill = np.zeros(own.shape[1:])
-    if impute:
-        known = ~np.isnan(own).all(0)
-        fill[known] = np.nanmedian(own[:, known], axis=0)  # where nothing is known: 0
-        own = np.where(np.isnan(own), fill, own)
-    constant = np.ptp(own, axis=0) == 0  # its computed deviation may be 1e-17, not 0
-    mean = np.where(constant, own[0], own.mean(0)) if standardise else np.zeros_like(fill)
-    std = np.where(constant, 1.0, own.std(0)) if standardise else np.ones_like(fill)
-
-    def change(x: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-        x = np.where(np.isnan(x), fill, x) if impute else x
-        scaled: NDArray[np.float64] = (x - mean) / std
-        return scaled
-
-    return change
 
 
 def _stacked(examples: list[Examples]) -> ClientData:

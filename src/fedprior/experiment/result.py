@@ -16,6 +16,7 @@ from torch import nn
 
 from fedprior import tree
 from fedprior.data.federation import Federation
+from fedprior.data.scaling import Scaler
 from fedprior.engine import AnyMethod, Predictions
 from fedprior.engine.memory import single_thread
 from fedprior.errors import FedpriorError, unknown
@@ -33,10 +34,12 @@ class PersonalModel:
     method: AnyMethod
     arrays: Mapping[str, NDArray[Any]]
     seed: int = 0
+    scaler: Scaler | None = None
 
-    def predict(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Class probabilities [n, K] for inputs [n, ...] scaled as in the federation."""
-        inputs = torch.as_tensor(np.asarray(x), dtype=self.method.task.dtype)
+    def predict(self, x: ArrayLike, *, raw: bool = False) -> NDArray[np.float32]:
+        """Class probabilities [n, K] for inputs [n, ...], scaled as in the federation or `raw` as a site has them."""
+        scaled = self.scaler(x) if raw and self.scaler is not None else np.asarray(x)
+        inputs = torch.as_tensor(scaled, dtype=self.method.task.dtype)
         flat = {k: torch.as_tensor(v).unsqueeze(0) for k, v in self.arrays.items()}
         personal = tree.unflatten(self.method.types[-1], flat)
         keys = Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
@@ -46,7 +49,9 @@ class PersonalModel:
 
     def save(self, path: Path, about: Mapping[str, Any]) -> None:
         """Write it as safetensors; `about` says how to build the method again."""
-        write_bytes(path, pack(self.arrays, {"fedprior": json.dumps({**about, "client": self.client})}))
+        scaler = None if self.scaler is None else self.scaler.document()
+        told = {**about, "client": self.client, "scaler": scaler}
+        write_bytes(path, pack(self.arrays, {"fedprior": json.dumps(told)}))
 
 
 @dataclass(frozen=True)
@@ -94,11 +99,12 @@ class Result:
         """One client's personal model."""
         if client not in self.federation.clients:
             raise unknown("client", client, self.federation.clients)
-        return PersonalModel(client, self.method, self.models[self.federation.clients.index(client)], self.seed)
+        arrays = self.models[self.federation.clients.index(client)]
+        return PersonalModel(client, self.method, arrays, self.seed, self.federation.scaler(client))
 
-    def predict(self, client: str, x: ArrayLike) -> NDArray[np.float32]:
-        """A client's class probabilities [n, K] for inputs [n, ...]."""
-        return self.model(client).predict(x)
+    def predict(self, client: str, x: ArrayLike, *, raw: bool = False) -> NDArray[np.float32]:
+        """A client's class probabilities [n, K] for inputs [n, ...], scaled as in the federation or `raw`."""
+        return self.model(client).predict(x, raw=raw)
 
     def save(self, folder: Path) -> None:
         """Write the models, the test predictions and, last, the summary: a folder with a summary is complete."""
@@ -158,6 +164,6 @@ def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalMod
     options = dict(about["method"])
     method = methods.build(options.pop("name"), options)
     task = Task(module, about["classes"], dtype=torch.float64 if about["precision"] == "float64" else torch.float32)
-    return PersonalModel(
-        about["client"], method.bind(task, method.train), {k: v.numpy() for k, v in arrays.items()}, about["seed"]
-    )
+    scaler = Scaler.from_document(about["scaler"]) if about.get("scaler") else None
+    numbers = {k: v.numpy() for k, v in arrays.items()}
+    return PersonalModel(about["client"], method.bind(task, method.train), numbers, about["seed"], scaler)

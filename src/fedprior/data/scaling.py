@@ -1,0 +1,48 @@
+"""What is done to a site's inputs before a model sees them, as its own training examples have it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Scaler(NamedTuple):
+    """(x - mean) / std, with `fill` where a value is missing (NaN). One number a feature."""
+
+    fill: NDArray[np.float64] | None  # None: nothing is filled in
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    @classmethod
+    def fitted(cls, own: NDArray[np.floating[Any]], *, standardise: bool, impute: bool) -> Self | None:
+        """To a site's training examples [n, ...]; None when nothing is to be done."""
+        if not (standardise or impute):
+            return None
+        own = own.astype(np.float64)
+        fill = np.zeros(own.shape[1:])
+        if impute:
+            known = ~np.isnan(own).all(0)
+            fill[known] = np.nanmedian(own[:, known], axis=0)  # where nothing is known: 0
+            own = np.where(np.isnan(own), fill, own)
+        constant = (np.ptp(own, axis=0) == 0) | (own.std(0) == 0)  # rounding gives 1e-17 for 0, underflow 0 for 1e-200
+        mean = np.where(constant, own[0], own.mean(0)) if standardise else np.zeros_like(fill)
+        std = np.where(constant, 1.0, own.std(0)) if standardise else np.ones_like(fill)
+        return cls(fill if impute else None, mean, std)
+
+    def __call__(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Inputs as they are measured -> as the model takes them."""
+        known = np.asarray(x) if self.fill is None else np.where(np.isnan(np.asarray(x)), self.fill, np.asarray(x))
+        scaled: NDArray[np.float64] = (known - self.mean) / self.std
+        return scaled
+
+    def document(self) -> dict[str, Any]:
+        """As JSON, which keeps every digit."""
+        return {name: None if part is None else part.tolist() for name, part in self._asdict().items()}
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Self:
+        """The inverse of `document`."""
+        parts = (document[name] for name in cls._fields)
+        return cls(*(None if part is None else np.asarray(part, dtype=np.float64) for part in parts))  # type: ignore[arg-type]
