@@ -127,6 +127,47 @@ def test_csv(csv_path: Path, table: pd.DataFrame) -> None:
         torch.testing.assert_close(federation.train.client(c)[0].mean(0), torch.zeros(2), rtol=0, atol=1e-5)
 
 
+def test_a_csv_a_site(csv_path: Path, table: pd.DataFrame, tmp_path: Path) -> None:
+    """The same federation as from one file with a column for the site, whatever the order of the columns."""
+    folder = tmp_path / "hospitals"
+    folder.mkdir()
+    for site, own in table.groupby("site"):
+        columns = ["ill", "dose", "age"] if site == "site10" else ["age", "dose", "ill"]
+        own[columns].to_csv(folder / f"{site}.csv", index=False)
+    (folder / "README.txt").write_text("not a table")
+    options: dict[str, Any] = {"target": "ill", "validation": 0.2, "test": 0.2}
+    one, several = load("csv", path=csv_path, client="site", **options), load("csv", path=folder, **options)
+    assert several.clients == one.clients == ("site1", "site2", "site10")
+    assert several.fingerprint() == one.fingerprint()
+
+
+def test_a_folder_of_csv_that_is_wrong(table: pd.DataFrame, tmp_path: Path) -> None:
+    assert "no file that ends in .csv" in refusal("csv", path=tmp_path, target="ill")
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
+    told = refusal("csv", path=tmp_path, target="ill")
+    assert all(word in told for word in ("a.csv", "b.csv", "column 'dose'"))
+
+
+def test_one_csv_needs_a_column_with_the_site(csv_path: Path) -> None:
+    assert "needs the option 'client'" in refusal("csv", path=csv_path, target="ill")
+
+
+def test_csv_with_missing_values_filled_in(csv_path: Path, table: pd.DataFrame) -> None:
+    """The median of the site's training doses, scaled as they are."""
+    table["dose"] = table["dose"].astype(float)
+    table.loc[table.index[::7], "dose"] = np.nan
+    table.to_csv(csv_path, index=False)
+    federation = load("csv", path=csv_path, target="ill", client="site", missing="median")
+    scaler = federation.scaler("site2")
+    assert scaler is not None
+    assert scaler.fill is not None
+    filled = float((scaler.fill[1] - scaler.mean[1]) / scaler.std[1])
+    doses = torch.cat([federation.split(s).client(federation.clients.index("site2"))[0][:, 1] for s in SPLITS])
+    assert int((doses - filled).abs().lt(1e-6).sum()) >= table[table["site"] == "site2"]["dose"].isna().sum()
+    assert bool(torch.isfinite(federation.train.x).all())
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_the_recipe_fits_the_data(name: str) -> None:
     """The recommended model takes the examples, and the recommended training is valid."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from fedprior.data.allot import PARTITIONS, Limits, Shares, allot, checked, partition_options
+from fedprior.data.csv_files import csv
 from fedprior.data.domains import digit_domains
 from fedprior.data.featureskew import Corruptions, corrupted, pairs
 from fedprior.data.federation import Federation, from_arrays
@@ -65,35 +64,6 @@ def noise(
     }
     y = np.arange(samples) % classes
     return Table(rng.standard_normal((samples, *shape), dtype=np.float32), y, classes, recipe, {"label": y})
-
-
-def csv(path: Path, target: str, client: str) -> Table:
-    """A CSV file of your own: numbers in every column, `target` the class, `client` the site a row belongs to."""
-    if not path.is_file():
-        raise FedpriorError(f"there is no file '{path}': give data.path the path of a CSV file.")
-    try:
-        frame = pd.read_csv(path)
-    except ValueError as error:  # pandas' parser errors are ValueErrors
-        raise FedpriorError(f"'{path}' is not a CSV file that can be read: {str(error).strip()}.") from None
-    for column in (target, client):
-        if column not in frame:
-            raise FedpriorError(f"'{path}' has no column '{column}': its columns are {', '.join(frame.columns)}.")
-    features = frame.drop(columns=[target, client])
-    if features.empty:
-        raise FedpriorError(f"'{path}' has no columns beside '{target}' and '{client}': add the inputs of the model.")
-    for feature in features:
-        if not pd.api.types.is_numeric_dtype(features[feature]):
-            raise FedpriorError(f"column '{feature}' of '{path}' is not numeric: encode it as numbers or drop it.")
-    labels = sorted(frame[target].dropna().unique())
-    if len(labels) < 2 or frame[target].isna().any():
-        raise FedpriorError(f"column '{target}' of '{path}' needs a class in every row, and at least two classes.")
-    y = frame[target].map({label: i for i, label in enumerate(labels)}).to_numpy(np.int64)
-    recipe: Recipe = {
-        "model": {"name": "mlp", "hidden": [16]},
-        "train": {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "batch_size": 16, "epochs": 5},
-    }
-    columns = {client: frame[client].to_numpy()}
-    return Table(features.to_numpy(np.float64), y, len(labels), recipe, columns, standardise=True)
 
 
 TABLES: dict[str, Callable[..., Table]] = {
