@@ -111,9 +111,7 @@ def _void(entry: Entry, plain: Entry | None) -> str | None:
         return "no plain loop on the same task to check against"
     task = entry["task"]
     accuracy, loss = (statistics.median(values(plain, name)) for name in ("accuracy", "loss"))
-    theirs = statistics.median(
-        values(entry, "accuracy")
-    )  # of one repeat it varies with the clients drawn, the loss not
+    theirs = statistics.median(values(entry, "accuracy"))  # a single one depends on the clients drawn
     if not abs(theirs - accuracy) <= task["accuracy_tolerance"]:
         return f"accuracy {theirs:.1f} % where the plain loop has {accuracy:.1f} %"
     for repeat in entry["repeats"]:

@@ -137,8 +137,8 @@ def _remarks(entries: dict[str, Entry]) -> list[str]:
         remarks.append(f"* Measured in different runs, across which ratios are not paired: {when}.")
     task = next(iter(entries.values()))["task"]
     remarks.append(
-        f"* A row counts if its median accuracy is within {task['accuracy_tolerance']:g} points of the plain loop's and "
-        f"the test loss of every repeat within {100 * task['loss_tolerance']:g} %."
+        f"* A row counts if its median accuracy is within {task['accuracy_tolerance']:g} points of the plain loop's "
+        f"and the test loss of every repeat within {100 * task['loss_tolerance']:g} %."
     )
     return ["\n".join(remarks)]
 
