@@ -82,7 +82,7 @@ def lines(axis: Any, sweep: dict[str, Any]) -> None:
 
 def round_time(entry: dict[str, Any]) -> float:
     """The median over repeats of the median over rounds, without the first."""
-    rounds: list[list[float]] = [repeat["rounds"] for repeat in entry["repeats"]]
+    rounds: list[list[float]] = [repeat["rounds"] for repeat in entry["repeats"] if "rounds" in repeat]
     return statistics.median(statistics.median(times[1:] or times) for times in rounds)
 
 

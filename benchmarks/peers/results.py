@@ -78,22 +78,28 @@ def good(entry: Entry) -> list[dict[str, Any]]:
 
 
 def values(entry: Entry, name: str) -> list[float]:
-    """One number a repeat: `round` is the median of all rounds but the first, `first` that one."""
-    found = []
-    for repeat in good(entry):
-        if name == "round":
-            found.append(statistics.median(repeat["rounds"][1:] or repeat["rounds"]))
-        else:
-            found.append(repeat["rounds"][0] if name == "first" else repeat[name])
-    return found
+    """One number a repeat that came to an end: `round` is the median of all rounds but the first, `first` that one."""
+    return [_value(repeat, name) for repeat in good(entry)]
+
+
+def _value(repeat: dict[str, Any], name: str) -> float:
+    if name == "round":
+        return statistics.median(repeat["rounds"][1:] or repeat["rounds"])
+    return float(repeat["rounds"][0] if name == "first" else repeat[name])
+
+
+def failed(entry: Entry) -> list[str]:
+    """Why repeats came to no end."""
+    return [repeat["error"] for repeat in entry["repeats"] if "error" in repeat]
 
 
 def ratios(entry: Entry, ours: Entry) -> list[float]:
     """How many times longer a round takes than ours: repeat by repeat, or once if measured in different runs."""
-    theirs, own = values(entry, "round"), values(ours, "round")
-    if entry["run"] == ours["run"] and len(theirs) == len(own):
-        return [a / b for a, b in zip(theirs, own, strict=True)]
-    return [statistics.median(theirs) / statistics.median(own)]
+    pairs = list(zip(entry["repeats"], ours["repeats"], strict=False))
+    both = [(a, b) for a, b in pairs if "error" not in a and "error" not in b]
+    if entry["run"] == ours["run"] and len(entry["repeats"]) == len(ours["repeats"]) and both:
+        return [_value(a, "round") / _value(b, "round") for a, b in both]
+    return [statistics.median(values(entry, "round")) / statistics.median(values(ours, "round"))]
 
 
 def judge(results: Results) -> None:
@@ -104,9 +110,8 @@ def judge(results: Results) -> None:
 
 
 def _void(entry: Entry, plain: Entry | None) -> str | None:
-    failures = [repeat["error"] for repeat in entry["repeats"] if "error" in repeat]
-    if failures:
-        return f"failed: {failures[0]}"
+    if 2 * len(failed(entry)) > len(entry["repeats"]):
+        return f"failed: {failed(entry)[0]}"
     if plain is None or not good(plain) or plain["task"] != entry["task"]:
         return "no plain loop on the same task to check against"
     task = entry["task"]
@@ -114,7 +119,7 @@ def _void(entry: Entry, plain: Entry | None) -> str | None:
     theirs = statistics.median(values(entry, "accuracy"))  # a single one depends on the clients drawn
     if not abs(theirs - accuracy) <= task["accuracy_tolerance"]:
         return f"accuracy {theirs:.1f} % where the plain loop has {accuracy:.1f} %"
-    for repeat in entry["repeats"]:
+    for repeat in good(entry):
         if not abs(repeat["loss"] - loss) <= task["loss_tolerance"] * loss:
             return f"test loss {repeat['loss']:.4f} where the plain loop has {loss:.4f}"
     return None

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 
 from .entrants import ENTRANTS, OURS
-from .results import Entry, Results, counts, ratios, values
+from .results import Entry, Results, counts, failed, ratios, values
 
 TARGETS: dict[str, dict[str, float]] = {
     "T1": {"flwr": 100, "pfl-2": 20, "fluke": 25, "fedlab": 25, "plain": 15},
@@ -132,6 +132,7 @@ def _short(value: float) -> str:
 
 def _remarks(entries: dict[str, Entry]) -> list[str]:
     remarks = [f"* {ENTRANTS[key].title} is void: {e['void']}." for key, e in entries.items() if e["void"]]
+    remarks += [f"* {_failures(key, e)}" for key, e in entries.items() if failed(e) and not e["void"]]
     if len({entry["run"] for entry in entries.values()}) > 1:
         when = ", ".join(f"{ENTRANTS[key].title} {entry['run'][:16]}" for key, entry in entries.items())
         remarks.append(f"* Measured in different runs, across which ratios are not paired: {when}.")
@@ -141,6 +142,13 @@ def _remarks(entries: dict[str, Entry]) -> list[str]:
         f"and the test loss of every repeat within {100 * task['loss_tolerance']:g} %."
     )
     return ["\n".join(remarks)]
+
+
+def _failures(key: str, entry: Entry) -> str:
+    """Repeats that are missing from a row."""
+    return (
+        f"{ENTRANTS[key].title} failed in {len(failed(entry))} of {len(entry['repeats'])} repeats, which are left out."
+    )
 
 
 def _sweep(results: Results, names: list[str]) -> str:
@@ -162,6 +170,13 @@ def _sweep(results: Results, names: list[str]) -> str:
         for key, entry in results[name].items()
         if entry["void"]
     ]
+    remarks += [
+        f"* {name.partition('@')[2]} clients: {_failures(key, entry)}"
+        for name in names
+        for key, entry in results[name].items()
+        if failed(entry) and not entry["void"]
+    ]
     intro = "T2's network, every client in every round: milliseconds a round (times fedprior with 2 workers)."
     skipped = "Flower is left out of the larger federations for the time it takes (`--flower-limit`)."
-    return "\n\n".join([intro, _table(("clients", *(ENTRANTS[k].title for k in keys)), rows), skipped, *remarks])
+    grid = _table(("clients", *(ENTRANTS[k].title for k in keys)), rows)
+    return "\n\n".join([intro, grid, skipped, "\n".join(remarks)])
