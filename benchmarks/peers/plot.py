@@ -6,7 +6,6 @@ python plot.py RESULTS.json PICTURE.png
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import sys
@@ -45,10 +44,8 @@ def bars(axis: Any, name: str, entries: dict[str, Any]) -> None:
     labels, heights = [key for key, _ in times], [1e3 * seconds for _, seconds in times]
     drawn = axis.barh(labels, heights, color=[OURS if key.startswith("fedprior") else OTHERS for key in labels])
     axis.bar_label(drawn, [f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}" for ms in heights], padding=2, fontsize=7)
-    axis.set_xscale("log")
-    if heights:  # whole decades, with room for the labels
-        axis.set_xlim(10 ** math.floor(math.log10(0.9 * heights[0])), 10 ** math.ceil(math.log10(2 * heights[-1])))
-    axis.minorticks_off()
+    if heights:  # from zero: a bar is as long as a round; with room for the labels
+        axis.set_xlim(0, 1.2 * heights[-1])
     axis.invert_yaxis()
     axis.set_title(f"{name}: {next(iter(entries.values()))['task']['title']}", fontsize=9)
     axis.set_xlabel("ms a round", fontsize=8)

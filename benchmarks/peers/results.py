@@ -84,7 +84,7 @@ def values(entry: Entry, name: str) -> list[float]:
 
 def _value(repeat: dict[str, Any], name: str) -> float:
     if name == "round":
-        return statistics.median(repeat["rounds"][1:] or repeat["rounds"])
+        return float(statistics.median(repeat["rounds"][1:] or repeat["rounds"]))
     return float(repeat["rounds"][0] if name == "first" else repeat[name])
 
 
