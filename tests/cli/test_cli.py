@@ -421,3 +421,14 @@ def test_version_and_help(call: Call) -> None:
     text = call.good("--help").out
     assert all(name in text for name in ("run", "compare", "resume", "methods", "data"))
     assert command.app.info.name == "fedprior"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_and_comes_once(call: Call) -> None:
+    """FedBN without a norm: personalised in two stacks and at two evaluations, and said once; nothing about files."""
+    options = ("data.clients=4", "chunk=2", "eval_every=1", "train.epochs=1", "--rounds", "2", "--workers", "1")
+    found = call.good("run", "--method", "fedbn", "--data", "digits", *options, "--out", "x")
+    told = [line for line in found.err.splitlines() if "FedBN" in line]
+    assert told == [line for line in told if line.startswith("warning: FedBN has nothing to keep personal")]
+    assert len(told) == 1
+    assert "fedbn.py" not in found.err

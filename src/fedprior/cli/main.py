@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from fedprior import __version__
 from fedprior.cli import data, papers
 from fedprior.cli.arguments import Json, Options
-from fedprior.errors import FedpriorError, unknown
+from fedprior.errors import FedpriorError, FedpriorWarning, unknown
 
 app = typer.Typer(
     name="fedprior",
@@ -38,12 +39,22 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")
 
 
 def main() -> None:
-    """Entry point: errors meant for people go to stderr in one line."""
-    try:
-        app()
-    except FedpriorError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False, emoji=False)
-        sys.exit(2)
+    """Entry point: errors and warnings meant for people go to stderr, each in one line and each warning once."""
+    said: set[str] = set()
+
+    def warn(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        text = str(message) if issubclass(category, FedpriorWarning) else f"{category.__name__}: {message}"
+        if text not in said:
+            said.add(text)
+            print(f"warning: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = warn  # type: ignore[assignment]
+        try:
+            app()
+        except FedpriorError as error:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False, emoji=False)
+            sys.exit(2)
 
 
 def _version(wanted: bool) -> None:
