@@ -14,8 +14,9 @@ from fedprior.errors import FedpriorError
 from fedprior.experiment.config import Config
 from fedprior.experiment.journal import Journal, Observer
 from fedprior.papers import Table, reproduce, search
+from fedprior.papers.cell import Cell, unfolded
 from fedprior.papers.search import best, write
-from fedprior.papers.table import Cell, read, unfolded
+from fedprior.papers.table import read
 
 TABLE = """
 title = "Table 0, a miniature"

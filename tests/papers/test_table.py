@@ -16,7 +16,8 @@ from fedprior.errors import FedpriorError
 from fedprior.local import Train
 from fedprior.models import MODELS
 from fedprior.papers import find, listing
-from fedprior.papers.table import PARTS, Cell, Scale, Table, folder, merged, read
+from fedprior.papers.cell import Cell, merged
+from fedprior.papers.table import PARTS, Scale, Table, folder, read
 
 TABLE = """
 title = "Table 0, a miniature"

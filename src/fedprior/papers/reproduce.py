@@ -21,8 +21,9 @@ from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import config as configs
 from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
 from fedprior.experiment.journal import Journal
+from fedprior.papers.cell import Cell
 from fedprior.papers.outcome import Kind, Number, Outcome
-from fedprior.papers.table import Cell, Column, Scale, Table
+from fedprior.papers.table import Column, Scale, Table
 from fedprior.rng import Key
 
 HEAVY = ("models", "checkpoint", "predictions.safetensors")
@@ -44,7 +45,7 @@ def reproduce(
     """Do all runs that `out` does not have yet, and collect the numbers of all that it has."""
     check_data(table)
     chosen, methods = table.limited(scale, columns, rows)
-    count = seeds or (table.quick.seeds if scale == "quick" else table.seeds)
+    count = table.count(scale, seeds)
     outcome = Outcome(table.name, table.title, table.paper, scale, table.metric, table.at, chosen, methods, count)
     outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
     outcome.chosen = {row: table.chosen[row] for row in methods if row in table.chosen}
@@ -76,7 +77,7 @@ def _command(table: Table, scale: Scale, columns: list[str] | None, rows: list[s
 def _part(table: Table, scale: Scale, outcome: Outcome) -> str:
     """How much of the table this is; empty for all of it."""
     columns, rows = table.limited(scale, None, None)
-    full = {"columns": len(columns), "rows": len(rows), "seeds": table.quick.seeds if scale == "quick" else table.seeds}
+    full = {"columns": len(columns), "rows": len(rows), "seeds": table.count(scale)}
     ours = {"columns": len(outcome.columns), "rows": len(outcome.rows), "seeds": outcome.seeds}
     return ", ".join(f"{ours[what]} of {n} {what}" for what, n in full.items() if ours[what] < n)
 
@@ -91,7 +92,7 @@ def pending(
     rows: list[str] | None = None,
 ) -> int:
     """How many runs `reproduce` with these arguments has still to do."""
-    count = seeds or (table.quick.seeds if scale == "quick" else table.seeds)
+    count = table.count(scale, seeds)
     cells = table.cells(scale, *table.limited(scale, columns, rows), count)
     return len({cell.folder for cell in cells if not (out / cell.folder / COMPLETE).exists()})
 

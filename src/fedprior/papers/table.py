@@ -11,13 +11,11 @@ unknown                          what the paper leaves open, and how it was sett
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,8 +23,9 @@ import fedprior
 from fedprior.data import store
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import config as configs
-from fedprior.experiment.config import Config, Section
+from fedprior.experiment.config import Section
 from fedprior.options import plain_errors
+from fedprior.papers.cell import Cell, merged, unfolded
 
 Scale = Literal["paper", "quick"]
 Metric = Literal["accuracy", "balanced_accuracy", "seconds", "parameters"]
@@ -166,6 +165,10 @@ class Table(BaseModel):
         except (ValueError, KeyError, TypeError):
             raise FedpriorError(f"'{self.choices}' is damaged: search again with --search.") from None
 
+    def count(self, scale: Scale, seeds: int | None = None) -> int:
+        """How many seeds to run: as asked for, or the scale's own."""
+        return seeds or (self.quick.seeds if scale == "quick" else self.seeds)
+
     def limited(self, scale: Scale, columns: list[str] | None, rows: list[str] | None) -> tuple[list[str], list[str]]:
         """The columns and rows to run."""
         quick = self.quick if scale == "quick" else Quick()
@@ -192,49 +195,6 @@ class Table(BaseModel):
 
 PARTS: Mapping[str, tuple[str, ...]] = {"digit_domains": ("mnist", "usps", "mnist_m")}
 """Federations that are made of several stored data sets."""
-
-
-class Cell(NamedTuple):
-    """One run."""
-
-    row: str
-    column: str
-    seed: int
-    config: Config
-
-    @property
-    def folder(self) -> str:
-        """A name that two cells share exactly when their runs are the same."""
-        settled = self.config.model_dump(exclude={"workers", "engine", "ray_address"}, mode="json")
-        digest = hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
-        return f"{self.config.method['name']}-seed{self.seed}-{digest[:12]}"
-
-
-def unfolded(setting: Section) -> dict[str, Any]:
-    """{"train.lr": 0.1} -> {"train": {"lr": 0.1}}."""
-    done: dict[str, Any] = {}
-    for key, value in setting.items():
-        *sections, last = key.split(".")
-        place = done
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    return done
-
-
-def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections laid over each other, later ones on top; a section with another name replaces what is below."""
-    done: dict[str, Any] = {}
-    for part in parts:
-        for key, value in part.items():
-            below = done.get(key)
-            same = (
-                isinstance(below, dict)
-                and isinstance(value, Mapping)
-                and value.get("name", below.get("name")) == (below.get("name"))
-            )
-            done[key] = merged(below, value) if same and isinstance(below, dict) else copy.deepcopy(value)
-    return done
 
 
 def _chosen(what: str, wanted: list[str] | None, known: Mapping[str, Any], where: str) -> list[str]:
