@@ -416,6 +416,11 @@ def test_the_partition_follows_the_seed(call: Call) -> None:
     assert one != other
 
 
+def test_the_package_is_the_command() -> None:
+    said = subprocess.run([sys.executable, "-m", "fedprior", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"fedprior {__version__}\n"
+
+
 def test_version_and_help(call: Call) -> None:
     assert call.good("--version").out == f"fedprior {__version__}\n"
     text = call.good("--help").out

@@ -200,6 +200,20 @@ def test_each_client_receives_its_own_head() -> None:
     assert all(torch.equal(v[0], v[1]) for v in down.base.values())
 
 
+@pytest.mark.parametrize("choice", ["trained", "aggregated"])
+def test_the_personal_network_is_as_trained_or_as_combined(choice: str) -> None:
+    """After a round of all: the network in the client's hands, or the mean base with the client's combined head."""
+    data = federation()
+    method = fedpac(data, predict_with=choice)
+    server, _, _, client, up = one_round(method, data)
+    down = method.broadcast(method.aggregate(server, up, torch.arange(7)), torch.arange(7))
+    trained, combined = {**up.base, **up.head}, {**down.base, **down.head}
+    w = method.personalise(client, down, data.train, keys(data, "personalise", 0)).w
+    assert same(w, {k: (trained if choice == "trained" else combined)[k] for k in w})
+    assert not same(trained, combined)
+    assert method.moment == ("after local training" if choice == "trained" else "after aggregation")
+
+
 def test_alignment_by_hand() -> None:
     """No hidden layer, so z = x. Inputs (1, 2, 0, 0) of class 0 and (0, 0, 0, 6) of class 1, λ = 0.5.
 

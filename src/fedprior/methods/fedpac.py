@@ -14,7 +14,7 @@ are dropped. The quadratic programme is solved exactly, by non-negative least sq
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -26,7 +26,7 @@ from fedprior.bayes.simplex import minimise_quadratic
 from fedprior.data.client import Batch, ClientData
 from fedprior.local import descend, descend_head
 from fedprior.models.task import EVALUATION_BATCH
-from fedprior.protocol import About, Logs, Method, Weights, register
+from fedprior.protocol import About, Logs, Method, Moment, Weights, register
 from fedprior.rng import Key, Keys
 from fedprior.tree import Params
 
@@ -83,6 +83,15 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
     alignment: Annotated[float, Field(ge=0, description="λ, pull of features to the global mean of their class")] = 1.0
     head_epochs: Annotated[int, Field(ge=0, description="epochs on the head before the base")] = 1
     head_lr: Annotated[float, Field(gt=0, description="learning rate of the head")] = 0.1
+    predict_with: Annotated[
+        Literal["trained", "aggregated"],
+        Field(description="the network as the client last trained it, or the newest base with the combined head"),
+    ] = "trained"
+
+    @property
+    def moment(self) -> Moment:
+        """Depends on which network is the personal one."""
+        return "after aggregation" if self.predict_with == "aggregated" else "after local training"
 
     @torch.no_grad()
     def statistics(self, base: Params, data: ClientData) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,7 +145,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
 
     def init_client(self, down: Down, data: ClientData, keys: Keys) -> Weights:
         """The personal network as it came down."""
-        return Weights(_sorted({**down.base, **down.head}))
+        return Weights(joined(down))
 
     def local_update(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> tuple[Weights, Up, Logs]:
         """Statistics, then the head, then the base."""
@@ -163,8 +172,8 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         return Server(tree.average(ups.base, ups.n), kept, means, torch.maximum(server.seen, total))
 
     def personalise(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> Weights:
-        """The client's network as it trained it."""
-        return client
+        """The client's network as it trained it, or what came down last."""
+        return client if self.predict_with == "trained" else Weights(joined(down))
 
     def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
         """The network's own distribution."""
@@ -173,6 +182,11 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
     def predict_global(self, server: Server, x: Tensor) -> None:
         """Heads are personal."""
         return
+
+
+def joined(down: Down) -> Params:
+    """The network that came down."""
+    return _sorted({**down.base, **down.head})
 
 
 def _sorted(w: Params) -> Params:
