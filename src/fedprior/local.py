@@ -88,9 +88,13 @@ def take_step(
     fixed: Any,
     batch: Any,
     skip: frozenset[str] = frozenset(),
+    at: Params | None = None,
 ) -> Tensor:
-    """One step on the objective, written into `w` and `state`; returns the objective before it, [C]."""
-    value, grads, factors = _backward(objective, w, fixed, batch, skip, factored=True)
+    """One step on the objective, written into `w` and `state`; returns the objective before it, [C].
+
+    The gradient is that at `w`, or `at` another point.
+    """
+    value, grads, factors = _backward(objective, w if at is None else at, fixed, batch, skip, factored=True)
     optimizer.update(w, grads, state, factors)
     return value
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import value_and_grad
+from fedprior.local import Objective, take_step
 from fedprior.models.task import Task
+from fedprior.optim import SGD, Factors, OptState
 from fedprior.protocol import Method, Weights
 from fedprior.rng import Key, Keys
 from fedprior.tree import Params
@@ -88,15 +89,41 @@ class Envelope(Method[Weights, Client, Weights, Up, Weights]):
         return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
 
 
-def gradient(task: Task, w: Params, batch: Batch) -> tuple[Tensor, Params]:
-    """f_i and its gradient on a batch; buffers have none."""
-    return value_and_grad(lambda w, _, b: task.nll(w, b), w, None, batch, task.buffers)
+class Pulled(NamedTuple):
+    """Plain gradient descent on f + λ D(·, μ): θ ← θ - α (∇f(θ) + λ A (θ - μ)), where `pull` is α λ A."""
+
+    lr: float
+    pull: Params
+    centre: Params
+
+    def init(self, w: Params) -> OptState:
+        """Nothing to remember."""
+        return SGD(self.lr).init(w)
+
+    @torch.no_grad()
+    def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
+        """One step in place. A tensor that the loss does not use feels the prior all the same."""
+        for k, pull in self.pull.items():
+            w[k].lerp_(self.centre[k], pull)
+        SGD(self.lr).update(w, grads, state, factors)
+
+
+def nll(task: Task) -> Objective:
+    """f_i."""
+    return lambda w, _, batch: task.nll(w, batch)
+
+
+def descended(task: Task, w: Params, batch: Batch, size: float, at: Params | None = None) -> Params:
+    """w - size · ∇f on a batch, the gradient taken at w or elsewhere."""
+    solver, new = SGD(size), tree.clone(w)
+    take_step(solver, nll(task), new, solver.init(new), None, batch, task.buffers, at)
+    return new
 
 
 @torch.no_grad()
 def step(w: Params, direction: Params, size: float) -> Params:
     """w - size · direction, for the entries that have a direction."""
-    return {k: v - size * direction[k] if k in direction else v for k, v in w.items()}
+    return {k: torch.sub(v, direction[k], alpha=size) if k in direction else v for k, v in w.items()}
 
 
 @torch.no_grad()
@@ -114,20 +141,15 @@ def prox(
     task: Task, start: Params, mu: Params, metric: Params, batch: Batch, *, strength: float, lr: float, steps: int
 ) -> tuple[Params, Tensor]:
     """K plain gradient steps on f(θ) + λ D(θ, μ) with one batch; returns θ and the loss at the start."""
-    theta, first = start, torch.zeros(len(batch.y), dtype=task.dtype)
-    for k in range(steps):
-        value, grads = gradient(task, theta, batch)
-        first = value if k == 0 else first
-        with torch.no_grad():
-            gap = difference(task, theta, mu)  # a tensor that the loss does not use feels the prior all the same
-            pull = {name: grads.get(name, 0) + strength * metric[name] * gap[name] for name in gap}
-        theta = step(theta, pull, lr)
-    return theta, first
+    solver, theta = Pulled(lr, {k: lr * strength * a for k, a in metric.items()}, mu), tree.clone(start)
+    state = solver.init(theta)
+    values = [take_step(solver, nll(task), theta, state, None, batch, task.buffers) for _ in range(steps)]
+    return theta, values[0]
 
 
 def envelope_gradient(task: Task, mu: Params, theta: Params, metric: Params, strength: float) -> Params:
     """λ A (μ - θ): the envelope's gradient with the Jacobian of μ replaced by the identity."""
-    return {k: strength * metric[k] * gap for k, gap in difference(task, mu, theta).items()}
+    return {k: gap.mul_(strength * metric[k]) for k, gap in difference(task, mu, theta).items()}
 
 
 def euclidean(task: Task, w: Params) -> Params:

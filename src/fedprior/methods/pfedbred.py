@@ -75,20 +75,16 @@ class PFedBreD(Envelope):
         Field(description="D: half the squared distance, or a diagonal Mahalanobis metric by tensor scale"),
     ] = "euclidean"
 
-    def centre(self, v: Params, client: Client, gradient: Params | None) -> Params:
+    def centre(self, v: Params, client: Client, batch: Batch) -> Params:
         """μ_i(v)  (Eq. 14 and its parts)."""
-        mu = v
-        if self.variant in ("lg", "mh"):
-            assert gradient is not None
-            mu = envelope.step(mu, gradient, self.meta_gradient)
+        mu = envelope.descended(self.task, v, batch, self.meta_gradient) if self.variant in ("lg", "mh") else v
         if self.variant != "lg":
             mu = envelope.step(mu, envelope.difference(self.task, client.w_last, client.theta), self.meta_memory)
         return mu
 
     def solve(self, run: Run, fixed: Fixed, batch: Batch) -> Run:
         """μ, then θ by the prox solver, then a step of v on the envelope."""
-        gradient = envelope.gradient(self.task, run.v, batch)[1] if self.variant in ("lg", "mh") else None
-        mu = self.centre(run.v, Client(run.theta, fixed["w_last"]), gradient)
+        mu = self.centre(run.v, Client(run.theta, fixed["w_last"]), batch)
         begin = {"lg": "mu"}.get(self.variant, "v") if self.prox_start == "auto" else self.prox_start
         start = {"v": run.v, "mu": mu, "theta": run.theta}[begin]
         metric = fixed["metric"]
@@ -108,10 +104,9 @@ class PFedBreD(Envelope):
         first = int(run.batches[0]) % 2 == 0
         run = run._replace(batches=run.batches + 1)
         if first:  # B1: look ahead
-            ahead = envelope.step(run.v, envelope.gradient(self.task, run.v, batch)[1], self.meta_gradient)
-            return run._replace(look_ahead=ahead)
-        second = envelope.gradient(self.task, run.look_ahead, batch)[1]  # B2: the meta step moves v itself
-        return self.solve(run._replace(v=envelope.step(run.v, second, self.meta_gradient)), fixed, batch)
+            return run._replace(look_ahead=envelope.descended(self.task, run.v, batch, self.meta_gradient))
+        v = envelope.descended(self.task, run.v, batch, self.meta_gradient, at=run.look_ahead)  # B2 moves v itself
+        return self.solve(run._replace(v=v), fixed, batch)
 
     def budget(self) -> Budget:
         """`mh_code` consumes two batches per iteration."""
