@@ -99,6 +99,11 @@ class Method(ABC, Generic[S, C, D, U, P]):
         """When the personal model is taken; an option may move it."""
         return self.about.moment
 
+    @property
+    def memoryless(self) -> bool:
+        """Whether `local_update` ignores the client's state: who does not report then trains for an evaluation only."""
+        return False
+
     def bind(self, task: Task, train: Train) -> Self:
         """The method for a task; `train` is used where the method was given none. A wrapped method is bound along."""
         chosen = train if self.train is AUTO else self.train

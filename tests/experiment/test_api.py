@@ -18,10 +18,12 @@ from fedprior import FedpriorError, Participation, Train
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
 from fedprior.experiment.journal import Event
+from fedprior.experiment.result import Result
 from fedprior.methods.fedavg import FedAvg
 from fedprior.methods.fedavg_ft import FedAvgFT
 from fedprior.methods.fedmap import FedMAP
 from fedprior.methods.local import Local
+from fedprior.methods.pfedme import PFedMe
 from support import CLASSES, FEATURES, federation
 
 QUICK = Train(lr=0.1, epochs=1, batch_size=8)
@@ -206,3 +208,23 @@ def test_a_method_without_a_task_says_what_to_do() -> None:
 
     with pytest.raises(FedpriorError, match=r"fedprior\.run"):
         FedAvg().init_server(Key.from_seed(0))
+
+
+def test_who_forgets_trains_to_report_or_to_be_evaluated(data: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pFedMe starts every round from w: training the others in between changes nothing, bit for bit.
+
+    Seven clients of whom three report, six rounds, evaluations after 3 and 6: 3, 3, 7, 3, 3, 7 train.
+    """
+
+    def run() -> Result:
+        rule = Participation(rule="fraction", rate=0.4)
+        return fedprior.run(PFedMe(train=QUICK), data, rounds=6, eval_every=3, participation=rule)
+
+    lazy = run()
+    monkeypatch.setattr(PFedMe, "memoryless", False)
+    eager = run()
+    assert [e["trainers"] for e in lazy.journal.events if e["kind"] == "round"] == [3, 3, 7, 3, 3, 7]
+    assert [e["trainers"] for e in eager.journal.events if e["kind"] == "round"] == [7] * 6
+    judged = [[e for e in r.journal.events if e["kind"] == "evaluation"] for r in (lazy, eager)]
+    assert judged[0] == judged[1]
+    assert len(judged[0]) == 2

@@ -217,6 +217,23 @@ def test_state_moves_where_the_method_has_state(name: str) -> None:
         assert any(not torch.equal(a, b) for a, b in zip(tree.leaves(server), tree.leaves(moved), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in NAMES if "+" not in name and METHODS[name].about.everyone_trains]
+    + [("pfedme", {"restart": "theta"})]
+    + [("pfedbred", {"variant": v}) for v in ("lg", "meg", "mh_code")]
+    + [("pfedbred", {"variant": "lg", "prox_start": start}) for start in ("v", "mu", "theta")],
+)
+def test_memoryless_methods_ignore_the_clients_state(name: str, options: dict[str, Any]) -> None:
+    """Another state makes another local update if and only if the method does not call itself memoryless."""
+    data = federation()
+    method = bound(name, data, **options)
+    _, down, client, updated, up = one_round(method, data)
+    moved = tree.map(lambda leaf: leaf + 0.01, client)
+    other, other_up, _ = method.local_update(moved, down, data.train, keys(data, "round", 0))
+    assert (same(other, updated) and same(other_up, up)) is method.memoryless
+
+
 @every_method
 def test_local_training_is_alive(name: str) -> None:
     """Every option of the local training changes what a method learns."""

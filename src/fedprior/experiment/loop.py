@@ -50,10 +50,11 @@ def execute(
             first = saver.restore()
             journal.rewind(first, settings.rounds)
         for number in range(first, settings.rounds):
-            _round(engine, settings, journal, number)
             done = number + 1
             last = done == settings.rounds
-            if not last and done % settings.every(settings.eval_every) == 0:
+            judged = last or done % settings.every(settings.eval_every) == 0
+            _round(engine, settings, journal, number, judged=judged)
+            if judged and not last:
                 _evaluate(engine, journal, done)
             if saver is not None and (last or done % settings.every(settings.checkpoint_every) == 0):
                 saver.save(done)
@@ -69,12 +70,11 @@ def execute(
     return result
 
 
-def _round(engine: Engine, settings: Settings, journal: Journal, number: int) -> None:
+def _round(engine: Engine, settings: Settings, journal: Journal, number: int, *, judged: bool) -> None:
     began = time.perf_counter()
-    about, clients = engine.method.about, engine.federation.clients
-    cohort = settings.participation.draw(
-        engine.root, clients, number, settings.rounds, everyone_trains=about.everyone_trains
-    )
+    method, clients = engine.method, engine.federation.clients
+    everyone = method.about.everyone_trains and (judged or not method.memoryless)
+    cohort = settings.participation.draw(engine.root, clients, number, settings.rounds, everyone_trains=everyone)
     logs = engine.round(number, cohort.trainers, cohort.reporters)
     up, down = engine.message_bytes()
     journal.event(

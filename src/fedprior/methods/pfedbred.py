@@ -75,6 +75,11 @@ class PFedBreD(Envelope):
         Field(description="D: half the squared distance, or a diagonal Mahalanobis metric by tensor scale"),
     ] = "euclidean"
 
+    @property
+    def memoryless(self) -> bool:
+        """lg remembers nothing, unless its solver starts at the last θ."""
+        return self.variant == "lg" and self.prox_start != "theta"
+
     def centre(self, v: Params, client: Client, batch: Batch) -> Params:
         """μ_i(v)  (Eq. 14 and its parts)."""
         mu = envelope.descended(self.task, v, batch, self.meta_gradient) if self.variant in ("lg", "mh") else v

@@ -48,6 +48,11 @@ class PFedMe(Envelope):
 
     restart: Annotated[Literal["v", "theta"], Field(description="where the prox solver starts at each batch")] = "v"
 
+    @property
+    def memoryless(self) -> bool:
+        """θ starts anew from w every round."""
+        return True
+
     def run_step(self, run: Run, nothing: Params, batch: Batch, keys: Keys) -> Run:
         """One mini-batch: prox, then a step on the envelope."""
         metric = envelope.euclidean(self.task, run.v)
