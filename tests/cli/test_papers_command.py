@@ -180,7 +180,7 @@ def test_papers_tell_what_has_been_run(call: Call) -> None:
     (RESULTS / "table1.json").write_text("{}")
     rows = lines(call.good("papers"))
     assert rows[NAME][1] == "run"
-    assert rows["small/table1"][1].startswith("run (mnist")
+    assert rows["small/table1"][1].startswith("run; data missing: mnist")
     found = json.loads(call.good("papers", "--json").out)
     assert [(entry["state"], entry["results"]) for entry in found] == [("run", ["paper", "quick"])] * 2
 

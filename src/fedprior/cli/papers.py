@@ -52,7 +52,8 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
         quick = table.has_results("quick") and table.state != "run"
         state = table.state + (f" ({part})" if (part := table.part) else "") + (", run quickly" if quick else "")
         if table.missing:
-            state += f" ({', '.join(table.missing)})"
+            names = ", ".join(table.missing)
+            state += f" ({names})" if table.state == "data missing" else f"; data missing: {names}"
         hours = f"{table.minutes / 60:.1f} h" if table.minutes >= 60 else f"{table.minutes:.0f} min"
         grid.add_row(table.name, escape(table.title), state, hours if table.minutes else "–")
     (Console() if sys.stdout.isatty() else Console(width=130)).print(grid)
