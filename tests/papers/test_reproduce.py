@@ -21,7 +21,7 @@ from fedprior.experiment.journal import COLUMNS, Event, Observer
 from fedprior.metrics import METRICS
 from fedprior.papers import Outcome, Scale, Table, reproduce
 from fedprior.papers.outcome import Kind
-from fedprior.papers.reproduce import pending
+from fedprior.papers.reproduce import Left, left
 from fedprior.papers.table import read
 from fedprior.rng import Key
 
@@ -337,15 +337,17 @@ def test_what_an_outcome_says_of_its_table(tmp_path: Path, monkeypatch: pytest.M
     assert reproduce(small, tmp_path / "out", never).about["commit"] is None
 
 
-def test_pending(tmp_path: Path) -> None:
-    """Two methods and two seeds, whose runs two columns share, are four runs; afterwards there are none."""
-    small = table(tmp_path, HEAD="seeds = 2", COLUMN='[columns.some]\namong = "a"')
-    assert pending(small, tmp_path / "out") == 4
-    assert pending(small, tmp_path / "out", rows=["B"], seeds=3) == 3
-    assert pending(small, tmp_path / "out", scale="quick") == 2
-    pretend(small, tmp_path / "out", personal({"a": 0.4, "b": 0.6}))
-    assert pending(small, tmp_path / "out") == 0
-    assert pending(small, tmp_path / "out", seeds=3) == 2
+def test_left(tmp_path: Path) -> None:
+    """Two methods and two seeds, whose runs two columns share, are four runs in 6 minutes; later there are none."""
+    small = table(tmp_path, HEAD="seeds = 2\nminutes = 6", COLUMN='[columns.some]\namong = "a"')
+    out = tmp_path / "out"
+    assert left(small, out) == Left(4, 6.0)
+    assert left(small, out, rows=["B"], seeds=3) == Left(3, 4.5)
+    assert left(small, out, columns=["some"]) == Left(4, 6.0), "they are the same runs"
+    assert left(small, out, scale="quick") == Left(2, 0.0), "the file does not say how long it takes"
+    pretend(small, out, personal({"a": 0.4, "b": 0.6}))
+    assert left(small, out) == Left(0, 0.0)
+    assert left(small, out, seeds=3) == Left(2, 3.0)
 
 
 def test_the_time_of_shared_runs_is_counted_once(tmp_path: Path) -> None:

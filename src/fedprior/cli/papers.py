@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 Names = Annotated[str | None, typer.Option(help="only these, with commas between")]
 
 
+def duration(minutes: float) -> str:
+    """`45 min`, `1.5 h`."""
+    return f"{minutes / 60:.1f} h" if minutes >= 60 else f"{minutes:.0f} min"
+
+
 def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False) -> None:
     """List the papers' tables and whether they have been run, can be run, or lack data."""
     from fedprior.papers import listing
@@ -54,8 +59,7 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
         if table.missing:
             names = ", ".join(table.missing)
             state += f" ({names})" if table.state == "data missing" else f"; data missing: {names}"
-        hours = f"{table.minutes / 60:.1f} h" if table.minutes >= 60 else f"{table.minutes:.0f} min"
-        grid.add_row(table.name, escape(table.title), state, hours if table.minutes else "–")
+        grid.add_row(table.name, escape(table.title), state, duration(table.minutes) if table.minutes else "–")
     (Console() if sys.stdout.isatty() else Console(width=130)).print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")
 
@@ -84,7 +88,7 @@ def reproduce(
     from fedprior.options import plain_errors
     from fedprior.papers import find
     from fedprior.papers import reproduce as run
-    from fedprior.papers.reproduce import pending
+    from fedprior.papers.reproduce import left
     from fedprior.report import papers as report
 
     table = find(name)
@@ -98,8 +102,6 @@ def reproduce(
                 raise FedpriorError(f"a search is the same for every method: leave out {option}.")
         _search(table, folder, count, quiet=quiet, as_json=as_json)
         return
-    if not quiet and not as_json and scale == "paper" and table.minutes > 2:
-        print(f"{table.name}: about {table.minutes:.0f} minutes on two cores; it can be interrupted.", file=sys.stderr)
     part: dict[str, Any] = {
         "scale": scale,
         "seeds": seeds,
@@ -107,7 +109,11 @@ def reproduce(
         "columns": columns.split(",") if columns else None,
     }
     again = f"`fedprior reproduce {name}` with the same options"
-    with Show(quiet=quiet or as_json, again=again, runs=pending(table, folder, **part)) as show:
+    runs, minutes = left(table, folder, **part)
+    if not quiet and not as_json and minutes > 2:
+        said = f"{runs} run{'s' if runs != 1 else ''} left, about {duration(minutes)} on two cores"
+        print(f"{table.name}: {said}; it can be interrupted.", file=sys.stderr)
+    with Show(quiet=quiet or as_json, again=again, runs=runs) as show:
         outcome = run(table, folder, show, **part, settings={"workers": count})
     whole = rows is None and columns is None and seeds is None  # what is less must not replace results unasked
     beside = (whole or save) and os.access(table.path.parent, os.W_OK)

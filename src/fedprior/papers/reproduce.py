@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,7 +82,15 @@ def _part(table: Table, scale: Scale, outcome: Outcome) -> str:
     return ", ".join(f"{ours[what]} of {n} {what}" for what, n in full.items() if ours[what] < n)
 
 
-def pending(
+class Left(NamedTuple):
+    """What `reproduce` has still to do."""
+
+    runs: int
+    minutes: float
+    """On two cores, if all runs of the table take equally long."""
+
+
+def left(
     table: Table,
     out: Path,
     *,
@@ -90,11 +98,18 @@ def pending(
     seeds: int | None = None,
     columns: list[str] | None = None,
     rows: list[str] | None = None,
-) -> int:
-    """How many runs `reproduce` with these arguments has still to do."""
-    count = table.count(scale, seeds)
-    cells = table.cells(scale, *table.limited(scale, columns, rows), count)
-    return len({cell.folder for cell in cells if not (out / cell.folder / COMPLETE).exists()})
+) -> Left:
+    """How much of a table, or of a part of it, is not in `out` yet."""
+    every = _folders(table, scale, table.limited(scale, None, None), table.count(scale))
+    asked = _folders(table, scale, table.limited(scale, columns, rows), table.count(scale, seeds))
+    runs = sum(not (out / name / COMPLETE).exists() for name in asked)
+    minutes = table.minutes if scale == "paper" else table.quick.minutes or 0.0
+    return Left(runs, minutes * runs / len(every))
+
+
+def _folders(table: Table, scale: Scale, part: tuple[list[str], list[str]], seeds: int) -> set[str]:
+    """The runs of a part of the table: cells may share one."""
+    return {cell.folder for cell in table.cells(scale, *part, seeds)}
 
 
 def check_data(table: Table) -> None:
