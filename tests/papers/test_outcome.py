@@ -23,6 +23,7 @@ def outcome(**changes: Any) -> Outcome:
         "paper": "Somebody (2024)",
         "scale": "paper",
         "metric": "accuracy",
+        "per": "client",
         "at": "last",
         "columns": ["all", "few"],
         "rows": ["A", "B"],
@@ -155,8 +156,8 @@ def test_a_column_of_a_table() -> None:
 
 def test_one_cell() -> None:
     found = outcome()
-    assert found.number("personal", "A", "all") == (80.0, [70.0, 72.0])
-    assert found.number("global", "A", "all") == (50.0, [55.0])
+    assert found.number("personal", "A", "all") == Number(80.0, [70.0, 72.0])
+    assert found.number("global", "A", "all") == Number(50.0, [55.0])
     assert found.number("personal", "B", "few") is None
     assert found.number("global", "B", "all") is None
     assert outcome(cells={}).number("personal", "A", "all") is None
@@ -174,6 +175,7 @@ def test_document() -> None:
         "paper": "Somebody (2024)",
         "scale": "paper",
         "metric": "accuracy",
+        "per": "client",
         "at": "last",
         "columns": ["all", "few"],
         "rows": ["A", "B"],

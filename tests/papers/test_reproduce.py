@@ -128,6 +128,7 @@ def pretend(
     sizes: Mapping[str, int] | None = None,
     newcomers: Iterable[str] = (),
     metric: str = "accuracy",
+    examples: Mapping[str, int] | None = None,
     seconds: Iterable[float] = (),
     scale: Scale = "paper",
 ) -> None:
@@ -142,7 +143,7 @@ def pretend(
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             for number, model, split, client, value in lines[cell.seed] if isinstance(lines, Mapping) else lines:
-                row = dict.fromkeys(METRICS, -1.0) | {metric: value, "examples": 5}
+                row = dict.fromkeys(METRICS, -1.0) | {metric: value, "examples": (examples or {}).get(client, 5)}
                 writer.writerow(row | {"round": number, "model": model, "split": split, "client": client})
         events: list[dict[str, Any]] = [{"kind": "evaluation", "round": 1, "seconds": 1000.0}]
         events += [{"kind": "round", "round": k + 1, "seconds": s} for k, s in enumerate(seconds)]
@@ -155,7 +156,8 @@ def values(outcome: Outcome, column: str = "all", kind: Kind = "personal", row: 
 
 
 def beside(outcome: Outcome, kind: Kind, row: str, column: str) -> Any:
-    return outcome.number(kind, row, column)
+    number = outcome.number(kind, row, column)
+    return None if number is None else (number.paper, number.values)
 
 
 def personal(found: Mapping[str, float], number: int = 1) -> list[Line]:
@@ -226,6 +228,25 @@ def test_validation_is_not_test(tmp_path: Path) -> None:
     small = table(tmp_path)
     pretend(small, tmp_path / "out", lines)
     assert values(reproduce(small, tmp_path / "out", never)) == [pytest.approx(50)]
+
+
+def test_per_example(tmp_path: Path) -> None:
+    """Clients with 0.4 of 30 test examples right and 0.8 of 10: 20 of 40; the mean over clients, 0.6, stands beside.
+
+    The best round by examples is the first (0.5, then 18 of 40), by clients both are 0.6.
+    """
+    best = table(tmp_path, HEAD='per = "example"\nat = "best"')
+    lines = personal({"a": 0.4, "b": 0.8}) + personal({"a": 0.3, "b": 0.9}, number=2) + personal({"c": float("nan")})
+    pretend(best, tmp_path / "out", lines, sizes={"a": 1, "b": 1, "c": 1}, examples={"a": 30, "b": 10, "c": 0})
+    found = reproduce(best, tmp_path / "out", never)
+    number = found.number("personal", "A", "all")
+    assert number is not None
+    assert number.values == pytest.approx([50.0])
+    assert number.by_client == pytest.approx([60.0])
+    assert found.document()["cells"]["personal"]["A"]["all"]["by_client"] == pytest.approx([60.0])
+    alike = reproduce(table(tmp_path, HEAD='at = "best"'), tmp_path / "out", never)
+    assert values(alike) == pytest.approx([60.0])
+    assert "by_client" not in alike.document()["cells"]["personal"]["A"]["all"]
 
 
 def test_clients_without_test_examples_do_not_count(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_what_a_table_does_not_say(make: Any) -> None:
         ({"QUICK": "colour = 3"}, ("quick.colour", "table0.toml")),
         ({"HEAD": 'metric = "f1"'}, ("metric = 'f1'", "table0.toml")),
         ({"HEAD": 'at = "first"'}, ("at = 'first'", "last", "best")),
+        ({"HEAD": 'metric = "seconds"\nper = "example"'}, ("seconds is per client", "leave out `per`")),
         ({"HEAD": "unit = 0"}, ("unit = 0", "table0.toml")),
         ({"QUICK": "seeds = 0"}, ("quick.seeds = 0",)),
         ({"ROW": "paper_global = {al = 3}"}, ("row 'Together'", "column 'al'", "table0.toml")),

@@ -38,6 +38,7 @@ def outcome(**changes: Any) -> Outcome:
         "paper": "Somebody (2024)",
         "scale": "paper",
         "metric": "accuracy",
+        "per": "client",
         "at": "last",
         "columns": ["all", "few"],
         "rows": ["A", "B", "C", "D"],
@@ -425,3 +426,15 @@ def test_write(name: str, tmp_path: Path) -> None:
     }
     fields = {k: v for k, v in document.items() if k not in ("cells", "ranking")}
     assert Outcome(**fields, cells=again) == found
+
+
+def test_both_means_where_the_paper_counts_examples() -> None:
+    """The table is in the paper's mean, and says so; the mean over clients, of two seeds here, stands below it."""
+    number = Number(80.0, [70.0, 72.0], (60.0, 61.0))
+    found = outcome(per="example", rows=["A"], columns=["all"], cells={"personal": {"A": {"all": number}}})
+    text = papers.markdown(found)
+    assert "accuracy in % of all test examples together" in text
+    assert "| A | 80.0 → 71.0 ± 1.0 (-9.0) |" in text
+    below = text[text.index("Ours as the mean over clients:") :]
+    assert "| method | all |\n|---|---|\n| A | 60.5 |\n" in below
+    assert "mean over clients" not in papers.markdown(outcome())

@@ -22,6 +22,7 @@ class Number(NamedTuple):
 
     paper: float | None
     values: list[float]  # one a seed
+    by_client: tuple[float, ...] = ()  # the same with every client counting equally, where the paper's mean is another
 
     @property
     def ours(self) -> float:
@@ -57,6 +58,7 @@ class Outcome:
     paper: str
     scale: str
     metric: str
+    per: str
     at: str
     columns: list[str]
     rows: list[str]
@@ -84,6 +86,7 @@ class Outcome:
             kind: {
                 row: {
                     column: {"paper": n.paper, "ours": n.ours, "error": n.error, "values": n.values}
+                    | ({"by_client": list(n.by_client)} if n.by_client else {})
                     for column, n in columns.items()
                 }
                 for row, columns in self.cells.get(kind, {}).items()

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -46,7 +46,8 @@ def reproduce(
     check_data(table)
     chosen, methods = table.limited(scale, columns, rows)
     count = table.count(scale, seeds)
-    outcome = Outcome(table.name, table.title, table.paper, scale, table.metric, table.at, chosen, methods, count)
+    what = (table.name, table.title, table.paper, scale, table.metric, table.per, table.at)
+    outcome = Outcome(*what, chosen, methods, count)
     outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
     outcome.chosen = {row: table.chosen[row] for row in methods if row in table.chosen}
     data = Loaded()
@@ -184,28 +185,40 @@ def _enter(outcome: Outcome, table: Table, cell: Cell, summary: Mapping[str, Any
     row, column = table.rows[cell.row], table.columns[cell.column]
     kinds: tuple[tuple[Kind, dict[str, float]], ...] = (("personal", row.paper), ("global", row.paper_global))
     for kind, published in kinds:
-        value = value_of(table, column, kind, summary, journal)
+        value = value_of(table, column, kind, summary, journal, per=table.per)
         if value is None or (kind == "global" and not row.paper_global):
             continue
-        number = outcome.cells.setdefault(kind, {}).setdefault(cell.row, {})
-        number.setdefault(cell.column, Number(published.get(cell.column), [])).values.append(value / table.unit)
+        numbers = outcome.cells.setdefault(kind, {}).setdefault(cell.row, {})
+        number = numbers.get(cell.column, Number(published.get(cell.column), []))
+        number.values.append(value / table.unit)
+        if table.per == "example" and (by_client := value_of(table, column, kind, summary, journal)) is not None:
+            number = number._replace(by_client=(*number.by_client, by_client / table.unit))
+        numbers[cell.column] = number
 
 
 def value_of(
-    table: Table, column: Column, kind: Kind, summary: Mapping[str, Any], journal: Journal, split: str = "test"
+    table: Table,
+    column: Column,
+    kind: Kind,
+    summary: Mapping[str, Any],
+    journal: Journal,
+    split: str = "test",
+    per: Literal["client", "example"] = "client",
 ) -> float | None:
     """The cell's number of one kind."""
     if table.metric == "seconds":
         rounds = [e["seconds"] for e in journal.events if e["kind"] == "round"]
         return float(np.median(rounds)) if kind == "personal" else None
     wanted = _members(column.among, summary)
-    found: dict[int, list[float]] = {}
+    found: dict[int, list[tuple[float, float]]] = {}  # round -> value and weight of each client
     for line in journal.rows:
         if line["model"] == kind and line["split"] == split and line["client"] in wanted:
-            found.setdefault(line["round"], []).append(float(line[table.metric]))
-    means = {number: float(np.nanmean(values)) for number, values in found.items() if not np.isnan(values).all()}
-    if not means:
+            value, weight = float(line[table.metric]), float(line["examples"]) if per == "example" else 1.0
+            if not math.isnan(value):
+                found.setdefault(line["round"], []).append((value, weight))
+    if not found:
         return None
+    means = {number: sum(v * w for v, w in pairs) / sum(w for _, w in pairs) for number, pairs in found.items()}
     return max(means.values()) if table.at == "best" else means[max(means)]
 
 

@@ -93,6 +93,9 @@ class Table(BaseModel):
     search: Search | None = None
     metric: Metric = "accuracy"
     unit: Annotated[float, Field(gt=0, description="what one of the paper's units is of ours")] = 0.01
+    per: Annotated[
+        Literal["client", "example"], Field(description="what counts equally in the paper's mean; for accuracy")
+    ] = "client"
     at: Annotated[Literal["last", "best"], Field(description="the round on test that the paper reports")] = "last"
     seeds: Annotated[int, Field(ge=1)] = 1
     minutes: float = 0.0
@@ -238,6 +241,8 @@ def read(path: Path) -> Table:
         for column in (*row.paper, *row.paper_global, *row.columns):
             if column not in table.columns:
                 raise FedpriorError(f"'{path}': row '{name}' speaks of a column '{column}' that is not there.")
+    if table.per == "example" and table.metric != "accuracy":
+        raise FedpriorError(f"'{path}': {table.metric} is per client: leave out `per`.")
     _chosen("column", table.quick.columns, table.columns, f"'{path}'")
     _chosen("row", table.quick.rows, table.rows, f"'{path}'")
     _check_search(table)
