@@ -157,8 +157,7 @@ def test_markdown_says_what_it_is() -> None:
     line = next(line for line in text.splitlines() if line.startswith("`fedprior"))
     assert line.split(" · ") == [
         "`fedprior reproduce small/table0`",
-        "2024-05-06",
-        "commit 0123456789ab",
+        "collected 2024-05-06 at commit 0123456789ab",
         "2 seeds",
         "2 min of runs",
         "accuracy in %",

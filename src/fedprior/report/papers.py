@@ -58,7 +58,7 @@ def markdown(outcome: Outcome) -> str:
     if about.get("part"):
         lines += [f"**A part of the table**: {about['part']}.", ""]
     lines += [
-        f"`{about['command']}` · {about['date']} · "
+        f"`{about['command']}` · collected {about['date']} at "
         f"commit {about['commit']} · {outcome.seeds} seed{'s' if outcome.seeds > 1 else ''} · "
         f"{about['seconds'] / 60:.0f} min of runs · {_what(outcome)}",
         "",
