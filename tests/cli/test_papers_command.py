@@ -203,10 +203,11 @@ def test_reproduce_quickly(call: Call) -> None:
     assert (document["scale"], document["seeds"], document["columns"]) == ("quick", 1, ["all"])
     for kind, row in (("personal", "A"), ("personal", "B"), ("global", "A")):
         cell = document["cells"][kind][row]["all"]
-        assert f"{cell['paper']:.1f} → {cell['ours']:.1f}" in found.out
+        assert f"{cell['paper']:.1f} → {cell['ours']:.1f} ({cell['delta']:+.1f})" in found.out
     assert found.out.count("\nall: ") == 2, "a verdict on each kind of model"
     assert re.search(r"^all: [01] of 1 pairs of methods in the paper's order", found.out, re.MULTILINE)
     assert "\nall: the paper gives no two numbers to compare\n" in found.out
+    assert "Not the paper's setting: " in found.out
     assert "written: " in found.out
     assert {p.name.split("-")[0] for p in (RUNS / "quick").iterdir()} == {"fedavg", "local"}
     assert all("workers = 1\n" in path.read_text() for path in (RUNS / "quick").glob("*/config.toml"))

@@ -241,7 +241,7 @@ def test_option_names_are_accepted_by_load() -> None:
 
 
 def test_an_unknown_dataset() -> None:
-    assert refusal("digit") == "unknown dataset 'digit': did you mean 'digits'?"
+    assert refusal("digts") == "unknown dataset 'digts': did you mean 'digits'?"
     assert refusal("syntetic") == "unknown dataset 'syntetic': did you mean 'synthetic'?"
     assert all(name in refusal("qqq") for name in DATASETS)
 

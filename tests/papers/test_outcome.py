@@ -186,10 +186,18 @@ def test_document() -> None:
         "chosen": {"A": {"train.lr": 0.1}},
     }
     personal = document["cells"]["personal"]
-    assert personal["A"]["all"] == {"paper": 80.0, "ours": 71.0, "error": pytest.approx(1), "values": [70.0, 72.0]}
+    assert personal["A"]["all"] == {
+        "paper": 80.0,
+        "ours": 71.0,
+        "delta": -9.0,
+        "error": pytest.approx(1),
+        "values": [70.0, 72.0],
+    }
     assert personal["A"]["few"]["paper"] is None
     assert list(personal["B"]) == ["all"]
-    assert document["cells"]["global"] == {"A": {"all": {"paper": 50.0, "ours": 55.0, "error": None, "values": [55.0]}}}
+    assert document["cells"]["global"] == {
+        "A": {"all": {"paper": 50.0, "ours": 55.0, "delta": 5.0, "error": None, "values": [55.0]}}
+    }
     assert document["ranking"] == {
         "personal": {"all": [{"better": "A", "worse": "B", "verdict": "level"}], "few": []},
         "global": {"all": [], "few": []},

@@ -137,12 +137,14 @@ def pretend(
         folder = out / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
         clients = [{"client": name, "train": n} for name, n in (sizes or {"a": 10, "b": 20}).items()]
-        summary = {"timing": {"seconds": 30.0}, "clients": clients, "newcomers": list(newcomers)}
+        told = list(lines[cell.seed] if isinstance(lines, Mapping) else lines)
+        summary: dict[str, Any] = {"timing": {"seconds": 30.0}, "clients": clients, "newcomers": list(newcomers)}
+        summary["rounds"] = max(line[0] for line in told)
         (folder / "summary.json").write_text(json.dumps(summary))
         with (folder / "clients.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            for number, model, split, client, value in lines[cell.seed] if isinstance(lines, Mapping) else lines:
+            for number, model, split, client, value in told:
                 row = dict.fromkeys(METRICS, -1.0) | {metric: value, "examples": (examples or {}).get(client, 5)}
                 writer.writerow(row | {"round": number, "model": model, "split": split, "client": client})
         events: list[dict[str, Any]] = [{"kind": "evaluation", "round": 1, "seconds": 1000.0}]
@@ -222,8 +224,8 @@ def test_the_best_round_is_that_of_the_columns_clients(tmp_path: Path) -> None:
 def test_validation_is_not_test(tmp_path: Path) -> None:
     lines = [
         *personal({"a": 0.4, "b": 0.6}),
-        (1, "personal", "validation", "a", 1.0),
-        (2, "personal", "train", "b", 0.9),
+        *((1, "personal", "validation", client, 1.0) for client in "ab"),
+        *((2, "personal", "train", client, 0.9) for client in "ab"),
     ]
     small = table(tmp_path)
     pretend(small, tmp_path / "out", lines)
@@ -236,7 +238,8 @@ def test_per_example(tmp_path: Path) -> None:
     The best round by examples is the first (0.5, then 18 of 40), by clients both are 0.6.
     """
     best = table(tmp_path, HEAD='per = "example"\nat = "best"')
-    lines = personal({"a": 0.4, "b": 0.8}) + personal({"a": 0.3, "b": 0.9}, number=2) + personal({"c": float("nan")})
+    nobody = float("nan")
+    lines = personal({"a": 0.4, "b": 0.8, "c": nobody}) + personal({"a": 0.3, "b": 0.9, "c": nobody}, number=2)
     pretend(best, tmp_path / "out", lines, sizes={"a": 1, "b": 1, "c": 1}, examples={"a": 30, "b": 10, "c": 0})
     found = reproduce(best, tmp_path / "out", never)
     number = found.number("personal", "A", "all")
@@ -431,11 +434,30 @@ def test_missing_data_are_told_before_anything_is_run(tmp_path: Path, monkeypatc
         reproduce(small, tmp_path / "out", never)
     text = str(error.value)
     assert text.startswith("small/table0 needs data")
-    for name in ("mnist", "mnist_m", "usps"):
-        assert f"`fedprior data fetch {name}`" in text
+    for words in ("fetch mnist", "import mnist_m FILE...", "fetch usps"):  # MNIST-M has no source to fetch it from
+        assert f"`fedprior data {words}`" in text
     assert "\n" not in text
     assert text.endswith(".")
     assert not (tmp_path / "out").exists()
+
+
+def test_columns_that_do_not_need_missing_data_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDPRIOR_DATA", str(tmp_path / "data"))
+    small = table(tmp_path, COLUMN='[columns.more]\nrun.data.name = "mnist"')
+    assert small.needs == ["mnist"]
+    pretend(small, tmp_path / "out", personal({"a": 0.4, "b": 0.6}))
+    assert values(reproduce(small, tmp_path / "out", never, columns=["all"])) == [pytest.approx(50)]
+
+
+@pytest.mark.parametrize("kept", [2, 3], ids=["without the last round", "with a part of it"])
+def test_a_run_that_was_cut_short_is_told(kept: int, tmp_path: Path) -> None:
+    """It says that it is complete, but of its two rounds and two clients some lines are gone: no number for that."""
+    small = table(tmp_path)
+    pretend(small, tmp_path / "out", personal({"a": 0.4, "b": 0.6}) + personal({"a": 0.5, "b": 0.7}, number=2))
+    for path in (tmp_path / "out").glob("*/clients.csv"):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[: 1 + kept]))
+    with pytest.raises(FedpriorError, match="is damaged: delete that folder"):
+        reproduce(small, tmp_path / "out", never)
 
 
 @pytest.mark.parametrize(

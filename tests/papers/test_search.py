@@ -185,6 +185,24 @@ def test_damaged_choices(content: str, tmp_path: Path) -> None:
         read(small.path).chosen  # noqa: B018
 
 
+def test_choices_of_other_settings(tmp_path: Path) -> None:
+    """The table's settings have changed since: what was chosen among the old ones does not hold."""
+    small = table(tmp_path)
+    write({"rows": {"A": {"chosen": {"train.lr": 0.7}}}}, small.choices)
+    with pytest.raises(FedpriorError, match="other settings of 'A': search again"):
+        small.chosen  # noqa: B018
+
+
+def test_choices_may_hold_in_some_columns(tmp_path: Path) -> None:
+    """lr 0.2 in the column `large`, and the run's own 0.5 in `small`."""
+    some = table(tmp_path, TABLE.replace("[search]", '[search]\ncolumns = ["large"]'))
+    write({"rows": {"B": {"chosen": {"train.lr": 0.2}}}}, some.choices)
+    cells = some.cells("paper", ["small", "large"], ["B"], 1)
+    assert {cell.column: cell.config.train["lr"] for cell in cells} == {"small": 0.5, "large": 0.2}
+    with pytest.raises(FedpriorError, match="unknown column 'lrge'"):
+        table(tmp_path, TABLE.replace("[search]", '[search]\ncolumns = ["lrge"]'))
+
+
 def test_a_table_without_a_search(tmp_path: Path) -> None:
     lines = [line for line in TABLE[: TABLE.index("[search]")].splitlines() if not line.startswith("tries")]
     with pytest.raises(FedpriorError, match="nothing to search"):

@@ -415,8 +415,10 @@ def test_write(name: str, tmp_path: Path) -> None:
     assert written[2].read_text() == papers.page(found) + "\n"
     document = json.loads(written[0].read_text(), parse_constant=no_constant)
     cells = document["cells"]
-    assert cells["personal"]["A"]["few"] == {"paper": 81.25, "ours": 80.04, "error": None, "values": [80.04]}
-    assert cells["global"]["A"]["few"] == {"paper": 51.0, "ours": None, "error": None, "values": []}
+    few = cells["personal"]["A"]["few"]
+    assert few.pop("delta") == pytest.approx(-1.21)
+    assert few == {"paper": 81.25, "ours": 80.04, "error": None, "values": [80.04]}
+    assert cells["global"]["A"]["few"] == {"paper": 51.0, "ours": None, "delta": None, "error": None, "values": []}
     assert cells["personal"]["A"]["all"]["ours"] == 71.0
     assert document["ranking"]["personal"]["all"] == [{"better": "A", "worse": "B", "verdict": "reversed"}]
     again = {

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedprior import __version__
 from fedprior.cli import data, papers
 from fedprior.cli.arguments import Json, Options
-from fedprior.errors import FedpriorError, FedpriorWarning, unknown
+from fedprior.errors import FedpriorError, FedpriorWarning, of_the_disk, unknown
 
 app = typer.Typer(
     name="fedprior",
@@ -52,8 +52,9 @@ def main() -> None:
         warnings.showwarning = warn  # type: ignore[assignment]
         try:
             app()
-        except FedpriorError as error:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False, emoji=False)
+        except (FedpriorError, OSError) as error:
+            told = error if isinstance(error, FedpriorError) else of_the_disk(error)
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {told}", markup=False, emoji=False)
             sys.exit(2)
 
 

@@ -128,6 +128,8 @@ def reproduce(
                 for column in outcome.columns:
                     told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
                     console.print(told, highlight=False, markup=False)
+        if scale == "quick":
+            console.print(": ".join(report.QUICK), highlight=False)
         console.print("written: " + ", ".join(str(path) for path in written), highlight=False)
 
 

@@ -85,7 +85,7 @@ class Outcome:
         document["cells"] = {
             kind: {
                 row: {
-                    column: {"paper": n.paper, "ours": n.ours, "error": n.error, "values": n.values}
+                    column: {"paper": n.paper, "ours": n.ours, "delta": n.delta, "error": n.error, "values": n.values}
                     | ({"by_client": list(n.by_client)} if n.by_client else {})
                     for column, n in columns.items()
                 }

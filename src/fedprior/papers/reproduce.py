@@ -43,8 +43,8 @@ def reproduce(
     keep_models: bool = False,
 ) -> Outcome:
     """Do all runs that `out` does not have yet, and collect the numbers of all that it has."""
-    check_data(table)
     chosen, methods = table.limited(scale, columns, rows)
+    table.refuse(chosen)
     count = table.count(scale, seeds)
     what = (table.name, table.title, table.paper, scale, table.metric, table.per, table.at)
     outcome = Outcome(*what, chosen, methods, count)
@@ -113,16 +113,6 @@ def _folders(table: Table, scale: Scale, part: tuple[list[str], list[str]], seed
     return {cell.folder for cell in table.cells(scale, *part, seeds)}
 
 
-def check_data(table: Table) -> None:
-    """Refuse a table whose data are not here."""
-    if table.missing:
-        raise FedpriorError(
-            f"{table.name} needs data that are not here: run "
-            + " and ".join(f"`fedprior data fetch {name}`" for name in table.missing)
-            + " (or import them)."
-        )
-
-
 def about(seconds: float) -> dict[str, Any]:
     """When, with what and for how long."""
     return {
@@ -173,8 +163,9 @@ def done(
     try:
         summary = json.loads((folder / COMPLETE).read_text())
         journal.load()
-        complete = summary["timing"]["seconds"] >= 0 and len(summary["clients"]) > 0 and len(journal.rows) > 0
-    except (ValueError, KeyError, TypeError):
+        last = [row for row in journal.rows if row["round"] == summary["rounds"]]
+        complete = summary["timing"]["seconds"] >= 0 and len(last) > 0 and len(last) % len(summary["clients"]) == 0
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
         complete = False
     if not complete:
         raise FedpriorError(f"the run in '{folder}' is damaged: delete that folder and run the table again.")

@@ -19,7 +19,7 @@ from fedprior.experiment.folder import Observers
 from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
 from fedprior.papers.outcome import Kind
-from fedprior.papers.reproduce import Loaded, about, check_data, done, value_of
+from fedprior.papers.reproduce import Loaded, about, done, value_of
 from fedprior.papers.table import Table
 
 SEED = 0
@@ -32,7 +32,7 @@ def search(
     if table.search is None or table.search.like:
         where = f": its choices come from {table.path.parent.name}/{table.search.like}" if table.search else ""
         raise FedpriorError(f"{table.name} has nothing to search{where}.")
-    check_data(table)
+    table.refuse([table.search.column])
     data, seconds, rows = Loaded(), 0.0, {}
     for name in table.rows:
         seen: list[float] = []

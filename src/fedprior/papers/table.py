@@ -12,7 +12,7 @@ unknown                          what the paper leaves open, and how it was sett
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,6 +68,7 @@ class Search(Part):
     column: str = ""
     tries: Annotated[list[Section], Field(description='settings such as {"train.lr" = 0.1}, for rows without own')] = []
     like: Annotated[str, Field(description="the table of the same paper whose choices hold here too")] = ""
+    columns: Annotated[list[str] | None, Field(description="where the choices hold; everywhere unless told")] = None
 
 
 class Quick(Part):
@@ -111,15 +112,30 @@ class Table(BaseModel):
     @property
     def needs(self) -> list[str]:
         """Data sets that must be in the data directory."""
-        runs = [self.run, *(part.run for part in (*self.columns.values(), *self.rows.values(), self.quick))]
-        sections = [run["data"] for run in runs if "data" in run]
-        used = {s if isinstance(s, str) else s.get("name", "") for s in sections}
+        return self.needed(self.columns)
+
+    def needed(self, columns: Iterable[str]) -> list[str]:
+        """Those for some columns."""
+        runs = (
+            merged(self.run, self.columns[c].run, row.run, self.quick.run)
+            for c in columns
+            for row in self.rows.values()
+        )
+        used = {s if isinstance(s, str) else s.get("name", "") for s in (run.get("data", {}) for run in runs)}
         return sorted({name for data in used for name in PARTS.get(data, (data,)) if name in store.RECORDS})
 
     @property
     def missing(self) -> list[str]:
         """Those of them that are not there."""
         return [name for name in self.needs if store.status(name).state != "stored"]
+
+    def refuse(self, columns: Iterable[str]) -> None:
+        """An error if data that some columns need are not here."""
+        missing = [found for name in self.needed(columns) if (found := store.status(name)).state != "stored"]
+        if missing:
+            how = (f"fetch {data.name}" if data.fetchable else f"import {data.name} FILE..." for data in missing)
+            told = " and ".join(f"`fedprior data {words}`" for words in how)
+            raise FedpriorError(f"{self.name} needs data that are not here: run {told}.")
 
     def results(self, scale: Scale) -> Path:
         """Where results lie beside the table, without a suffix."""
@@ -164,9 +180,13 @@ class Table(BaseModel):
             return {}
         try:
             found = json.loads(self.choices.read_text())["rows"]
-            return {row: dict(found[row]["chosen"]) for row in self.rows if row in found}
+            chosen = {row: dict(found[row]["chosen"]) for row in self.rows if row in found}
         except (ValueError, KeyError, TypeError):
             raise FedpriorError(f"'{self.choices}' is damaged: search again with --search.") from None
+        for row, setting in chosen.items():
+            if not self.search.like and setting not in self.tries(row):
+                raise FedpriorError(f"'{self.choices}' is of other settings of '{row}': search again with --search.")
+        return chosen
 
     def count(self, scale: Scale, seeds: int | None = None) -> int:
         """How many seeds to run: as asked for, or the scale's own."""
@@ -185,8 +205,9 @@ class Table(BaseModel):
         quick = self.quick.run if scale == "quick" else {}
         for seed in range(seeds):
             for column in columns:
+                held = self.search is None or self.search.columns is None or column in self.search.columns
                 for row in rows:
-                    yield self.cell(row, column, seed, self.chosen.get(row, {}), quick)
+                    yield self.cell(row, column, seed, self.chosen.get(row, {}) if held else {}, quick)
 
     def cell(self, name: str, column: str, seed: int, setting: Section, over: Section) -> Cell:
         """One run: the row's in this column, with a setting, and what a scale or a search lays over it."""
@@ -255,6 +276,7 @@ def _check_search(table: Table) -> None:
         if any(row.tries for row in table.rows.values()):
             raise FedpriorError(f"'{table.path}': rows have `tries` but there is no [search] to try them in.")
         return
+    _chosen("column", table.search.columns, table.columns, f"'{table.path}'")
     if table.search.like:
         return
     _chosen("column", [table.search.column], table.columns, f"'{table.path}'")

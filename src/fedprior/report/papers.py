@@ -24,7 +24,7 @@ KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared m
 
 def grid(outcome: Outcome, kind: Kind) -> Grid:
     """Paper, ours and the difference, for a terminal."""
-    caption = f"paper → ours ± standard error over {outcome.seeds} seeds" if outcome.seeds > 1 else "paper → ours"
+    caption = "paper → ours" + (f" ± standard error over {outcome.seeds} seeds" if outcome.seeds > 1 else "") + " (Δ)"
     title = escape(f"{outcome.title}: {KINDS[kind]}, {_what(outcome)}")
     found = Grid(title=title, caption=caption, title_justify="left")
     found.add_column("method")
@@ -69,7 +69,7 @@ def markdown(outcome: Outcome) -> str:
             continue
         lines += [f"## {title[0].upper()}{title[1:]}", "", "Paper → ours (Δ)", "", *_head(outcome)]
         for row in rows:
-            cells = (_cell(outcome.number(kind, row, column), delta=True) for column in outcome.columns)
+            cells = (_cell(outcome.number(kind, row, column)) for column in outcome.columns)
             lines.append(f"| {_plain(row)} | " + " | ".join(cells) + " |")
         lines += ["", "Does the paper's order hold?", ""]
         lines += [f"- {column}: {verdict(outcome.ranking(kind, column))}" for column in outcome.columns]
@@ -157,7 +157,7 @@ def _picture(outcome: Outcome, kind: Kind, column: str) -> str:
     def x(value: float) -> float:
         return 190 + 560 * (value - low) / (high - low)
 
-    lines = [f"<svg viewBox='0 0 900 {26 * len(numbers) + 34}' width='900' role='img' font-size='13'>"]
+    lines = [f"<svg viewBox='0 0 960 {26 * len(numbers) + 34}' width='960' role='img' font-size='13'>"]
     for k in range(5):
         tick = low + (high - low) * k / 4
         lines.append(f"<line x1='{x(tick):.1f}' x2='{x(tick):.1f}' y1='4' y2='{26 * len(numbers) + 8}' stroke='#eee'/>")
@@ -216,14 +216,14 @@ def _what(outcome: Outcome) -> str:
     return metric[outcome.metric] + per + best
 
 
-def _cell(number: Number | None, *, delta: bool = False) -> str:
+def _cell(number: Number | None) -> str:
     if number is None or (number.paper is None and not number.values):
         return ""
     paper = "–" if number.paper is None else _digits(number.paper)
     if not number.values:
         return f"{paper} →"
     error = "" if math.isnan(number.error) else f" ± {number.error:.1f}"
-    change = f" ({number.delta:+.1f})" if delta and not math.isnan(number.delta) else ""
+    change = f" ({number.delta:+.1f})" if not math.isnan(number.delta) else ""
     return f"{paper} → {_digits(number.ours)}{error}{change}"
 
 

@@ -129,6 +129,17 @@ def test_missing_patients_are_noticed(tmp_path: Path) -> None:
     assert "each site has 1 va, where it is 200 va" in refusal(record, [path])
 
 
+def test_a_patient_without_a_diagnosis_is_not_healthy(tmp_path: Path) -> None:
+    (path,) = write(tmp_path, {"processed.va.data": VA.replace(b",1\n", b",?\n") + VA})
+    assert "1 patients have no diagnosis" in refusal(HEART, [path])
+
+
+def test_infinite_values(tmp_path: Path) -> None:
+    header = ",".join([*HEART.features, "num", "site"])
+    text = f"{header}\ninf{',1' * 13},va\n".encode()
+    assert "infinite" in refusal(HEART, write(tmp_path, {"t.csv": text}))
+
+
 def test_words_among_the_numbers(tmp_path: Path) -> None:
     header = ",".join([*HEART.features, "num", "site"])
     text = f"{header}\nold{',1' * 13},va\n".encode()

@@ -83,6 +83,15 @@ def test_missing(tmp_path: Path) -> None:
     assert "there is no file" in refusal(tmp_path / "none")
 
 
+def test_a_file_given_twice(tmp_path: Path) -> None:
+    """By two names, or by itself and in its folder."""
+    (tmp_path / "a").write_bytes(b"first")
+    (tmp_path / "b").write_bytes(b"first")
+    assert set(contents(tmp_path / "a", tmp_path / "b")) == {"a", "b"}, "the same content is another matter"
+    for again in (tmp_path / "a", tmp_path / ".." / tmp_path.name / "a", tmp_path):
+        assert "is given twice" in refusal(tmp_path / "a", again)
+
+
 WHOLE = {"gzip": gzip.compress(bytes(9999)), "tar": tar(FILES), "zip": zipped(FILES), "xz": lzma.compress(b"12345")}
 
 

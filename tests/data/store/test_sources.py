@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,17 @@ def test_the_commands_own_complaint_is_the_reason(play: Play, tmp_path: Path) ->
     assert failure(Npm("a@1"), tmp_path / "c") == "npm failed: last"
     play("npm", "sys.exit(1)")
     assert failure(Npm("a@1"), tmp_path / "d") == "npm failed"
+
+
+def test_a_full_disk_is_not_the_packages_fault(play: Play, tmp_path: Path) -> None:
+    """npm begins its file anew the next time, so that what it has of it only takes room."""
+    play("npm", "pathlib.Path('a-1.tgz').write_bytes(b'half'); sys.stderr.write('npm error code ENOSPC'); sys.exit(1)")
+    play("apt-get", "sys.stderr.write('E: Write error - write (28: No space left on device)'); sys.exit(100)")
+    for source in (Npm("a@1"), Debian("a")):
+        with pytest.raises(OSError, match="No space left") as error:
+            obtain(source, tmp_path, quiet)
+        assert error.value.errno == errno.ENOSPC
+    assert not list(tmp_path.glob("*.tgz"))
 
 
 def test_a_command_that_leaves_nothing(play: Play, tmp_path: Path) -> None:

@@ -39,13 +39,16 @@ DAMAGE = {
     "no manifest": lambda folder: (folder / "manifest.json").write_text(""),
     "half a manifest": lambda folder: os.truncate(folder / "manifest.json", 100),
     "other manifest": lambda folder: (folder / "manifest.json").write_text('{"arrays": []}'),
-    "later version": lambda folder: _later(folder / "manifest.json"),
+    "no arrays": lambda folder: _changed(folder / "manifest.json", arrays={}),
+    "no counts": lambda folder: _changed(folder / "manifest.json", examples=None),
+    "other counts": lambda folder: _changed(folder / "manifest.json", examples={"train": 5}),
+    "later version": lambda folder: _changed(folder / "manifest.json", version=2),
     "pickle": lambda folder: np.save(folder / "x_train.npy", np.array([{}], dtype=object)),
 }
 
 
-def _later(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+def _changed(path: Path, **entries: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=list(DAMAGE))
@@ -66,6 +69,8 @@ def test_status(imported: list[Path], data: Path) -> None:
     assert (found.state, found.fetchable, found.examples) == ("stored", False, {"train": 6, "test": 4})
     assert found.bytes == sum(p.stat().st_size for p in (data / "mnist").glob("*.npy"))
     assert found.source.startswith("import of")
+    os.truncate(data / "mnist" / "x_train.npy", 200)
+    assert store.status("mnist").state == "damaged"
     (data / "mnist" / "x_train.npy").unlink()
     assert store.status("mnist").state == "damaged"
     (data / "mnist" / "manifest.json").write_text("?")
@@ -135,8 +140,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     paths = write(tmp_path / "mine", FILES)
     use(monkeypatch)
     text = refusal(store.import_files, "mnist", paths)
-    assert "cannot be written" in text
-    assert "set FEDPRIOR_DATA" in text
+    assert text.startswith("FEDPRIOR_DATA is ")
+    assert "which is a file: set it to a folder" in text
 
 
 def test_files_can_be_read_by_others(imported: list[Path], data: Path) -> None:

@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 from fedprior.data.partition.base import Alpha, Indices, MinSize, Partitioner, by_class, dirichlet_counts, filled, owned
 from fedprior.errors import FedpriorError
 
-DRAWS = 10_000
-"""How often shares are drawn before a partition is given up."""
+DRAWS = 100_000
+"""How often shares are drawn before a partition is given up; pFedFDA's Dir(0.1) needs about 5,500."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +41,32 @@ class Dirichlet(Partitioner):
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         classes = list(by_class(labels, rng).values())
-        owner, sizes = self._draw(classes, len(labels), rng)
+        counts = self._draw([len(c) for c in classes], rng)
+        for _ in range(DRAWS if self.redraw else 0):
+            if counts.sum(0).min() >= self.min_size:
+                break
+            counts = self._draw([len(c) for c in classes], rng)
+        owner = np.empty(len(labels), dtype=np.int64)
+        for indices, shares in zip(classes, counts, strict=True):
+            owner[indices] = np.repeat(np.arange(self.clients), shares)
         if not self.redraw:
             return owned(filled(owner, self.clients, self.min_size, rng), self.clients)
-        for _ in range(DRAWS):
-            if sizes.min() >= self.min_size:
-                return owned(owner, self.clients)
-            owner, sizes = self._draw(classes, len(labels), rng)
+        if counts.sum(0).min() >= self.min_size:
+            return owned(owner, self.clients)
         raise FedpriorError(
             f"{DRAWS} draws gave some client fewer than min_size={self.min_size} examples each time: use fewer "
             "clients, a larger alpha, a smaller min_size, or redraw=false."
         )
 
-    def _draw(self, classes: list[Indices], n: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
-        """The owner of each example [n] and the size of each client."""
-        owner = np.empty(n, dtype=np.int64)
-        sizes = np.zeros(self.clients, dtype=np.int64)
-        for indices in classes:
-            takers = np.flatnonzero((sizes * self.clients < n) | (not self.cap))
-            shares = dirichlet_counts(len(indices), self.alpha, len(takers), rng)
-            owner[indices] = np.repeat(takers, shares)
-            sizes[takers] += shares
-        return owner, sizes
+    def _draw(self, sizes: list[int], rng: np.random.Generator) -> Indices:
+        """How many examples of each class [classes, clients] a client gets; `sizes` are those of the classes."""
+        counts = np.zeros((len(sizes), self.clients), dtype=np.int64)
+        held, n = np.zeros(self.clients, dtype=np.int64), sum(sizes)
+        for size, row in zip(sizes, counts, strict=True):
+            takers = np.flatnonzero((held * self.clients < n) | (not self.cap))
+            row[takers] = dirichlet_counts(size, self.alpha, len(takers), rng)
+            held += row
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)

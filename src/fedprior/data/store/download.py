@@ -139,7 +139,7 @@ def _open(part: _Part, start: int, tag: str) -> HTTPResponse:
         if error.code == 416 and start:  # there is nothing after `start`: the file is another one now
             part.discard()
             return _open(part, 0, "")
-        raise SourceError(f"the server says {error.code} {error.reason}") from None
+        raise SourceError(f"the server says {error.code} {_why(error)}") from None
     except (OSError, HTTPException, ValueError) as error:
         raise SourceError(_why(error)) from None
     if response.status == 206 and not (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-"):
@@ -153,7 +153,7 @@ def _version(response: HTTPResponse, start: int) -> Version:
     """A weak ETag (`W/...`) does not vouch for the bytes."""
     tag, length = response.headers.get("ETag") or "", response.headers.get("Content-Length")
     tag = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified") or ""
-    return Version(tag, start + int(length) if length else None)
+    return Version(tag, start + int(length) if length and length.isdecimal() else None)
 
 
 def _copy(response: HTTPResponse, path: Path, start: int, total: int | None, tell: Callable[[int], None]) -> None:
@@ -183,4 +183,4 @@ def _why(error: Any) -> str:
         return f"no answer within {TIMEOUT:.0f} s"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror.lower()
-    return str(reason) or type(reason).__name__
+    return " ".join(str(reason).split()) or type(reason).__name__

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprior.errors import FedpriorError
 from fedprior.files import write_text
 
 VERSION = 1
@@ -68,7 +70,10 @@ class Manifest:
 def data_dir() -> Path:
     """`$FEDPRIOR_DATA`, or `fedprior` in the user's cache folder."""
     if chosen := os.environ.get("FEDPRIOR_DATA"):
-        return Path(chosen).expanduser()
+        path = Path(chosen).expanduser()
+        if path.is_file():
+            raise FedpriorError(f"FEDPRIOR_DATA is '{path}', which is a file: set it to a folder.")
+        return path
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "fedprior"
 
@@ -129,13 +134,17 @@ def _restore(name: str) -> None:
 def _write_array(path: Path, array: NDArray[Any]) -> None:
     """`numpy.save`, which does not say why a write fails when the disk is full."""
     array = np.ascontiguousarray(array)  # or the header would announce Fortran's order, in which _raw is not
-    head = io.BytesIO()
-    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
     with path.open("wb") as file:
-        file.write(head.getvalue())
+        file.write(_header(array.dtype.str, array.shape))
         file.write(_raw(array))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return head.getvalue()
 
 
 def read_manifest(name: str) -> Manifest:
@@ -148,7 +157,26 @@ def read_manifest(name: str) -> Manifest:
         raise DamagedError(f"its {MANIFEST} cannot be read: {error}") from None
     if manifest.version != VERSION or manifest.name != name:
         raise DamagedError(f"its {MANIFEST} is of '{manifest.name}', version {manifest.version}")
+    if not arrays or manifest.examples != counted({k: stored.shape for k, stored in arrays.items()}):
+        raise DamagedError(f"its {MANIFEST} contradicts itself")
     return manifest
+
+
+def counted(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Examples by split, or in `all`, from the shapes of the arrays."""
+    return {name[2:] or "all": shape[0] for name, shape in shapes.items() if name in ("y_train", "y_test", "y")}
+
+
+def stored_bytes(manifest: Manifest) -> int:
+    """The size of the arrays' files, each of which must be that of its array and a header."""
+    total = 0
+    for name, stored in manifest.arrays.items():
+        path = folder(manifest.name) / f"{name}.npy"
+        values, size = math.prod(stored.shape) * np.dtype(stored.dtype).itemsize, path.stat().st_size
+        if size != len(_header(stored.dtype, stored.shape)) + values:
+            raise DamagedError(f"{path.name} has {size} bytes")
+        total += size
+    return total
 
 
 def read_arrays(manifest: Manifest) -> dict[str, NDArray[Any]]:

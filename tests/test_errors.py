@@ -1,0 +1,36 @@
+"""The sentences that people read when something is wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from fedprior.errors import of_the_disk, unknown
+
+TABLES = ["a/table1-x", "a/table1-y", "a/table6"]
+
+
+@pytest.mark.parametrize(
+    ("given", "valid", "hint"),
+    [
+        ("a/tabel6", TABLES, "did you mean 'a/table6'?"),
+        ("a/table1", TABLES, "did you mean 'a/table1-x' or 'a/table1-y'?"),
+        ("digit", ["digit_domains", "digits"], "did you mean 'digit_domains' or 'digits'?"),
+        ("zzz", ["b", "a"], "choose one of: a, b."),
+        ("zzz", [], "there is none to choose."),
+    ],
+)
+def test_unknown_names_what_is_near(given: str, valid: list[str], hint: str) -> None:
+    """The nearest name, or all that begin like it when it is the beginning of several."""
+    assert str(unknown("table", given, valid)) == f"unknown table '{given}': {hint}"
+
+
+def test_errors_of_the_disk() -> None:
+    def told(number: int, *path: str) -> str:
+        return str(of_the_disk(OSError(number, os.strerror(number), *path)))
+
+    assert told(errno.ENOSPC, "x").startswith("the disk is full: make room")
+    assert told(errno.EACCES, "some/where") == "'some/where' cannot be read or written: permission denied."
+    assert told(errno.EIO) == "a file cannot be read or written: input/output error."
