@@ -28,8 +28,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
