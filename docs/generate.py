@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedprior.data.store import RECORDS
 from fedprior.experiment.catalogue import REFERENCE, catalogue
 from fedprior.local import Train
 from fedprior.protocol import METHODS
@@ -61,6 +62,15 @@ def index() -> str:
     return "\n".join([*lines, "", f"Up and down: bytes of one client's messages per round for {REFERENCE}."])
 
 
+def stored() -> str:
+    """All data sets that are fetched or imported."""
+    lines = ["| data set | fetched from | imported from | licence |", "|---|---|---|---|"]
+    for name, record in RECORDS.items():
+        sources = ", ".join(str(source) for source in record.sources) or "–"
+        lines.append(f"| `{name}` {record.title} | {sources} | {record.accepts} | {record.licence} |")
+    return "\n".join(lines)
+
+
 def fill(page: str) -> str:
     """A page with every block made anew."""
 
@@ -70,6 +80,8 @@ def fill(page: str) -> str:
             content = options(Train if name == "train" else METHODS[name])
         elif kind == "methods":
             content = index()
+        elif kind == "data":
+            content = stored()
         else:
             raise SystemExit(f"unknown block '{kind}'")
         return f"{match[1]}{content}\n{match[4]}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from fedprior import methods
+from fedprior.papers.table import read
 from fedprior.protocol import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -24,3 +26,17 @@ def test_every_method_has_a_page_with_its_options() -> None:
     for name in METHODS:
         page = ROOT / "docs" / "methods" / f"{name}.md"
         assert f"<!-- options:{name} -->" in page.read_text(), name
+
+
+def test_the_example_of_a_table_is_one(tmp_path: Path) -> None:
+    """With its search: two columns that share their runs, and a quick version of one of them."""
+    example, search = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "papers.md").read_text(), re.DOTALL)
+    path = tmp_path / "somebody" / "table1.toml"
+    path.parent.mkdir()
+    path.write_text(example + "\n" + search)
+    table = read(path)
+    cells = list(table.cells("paper", *table.limited("paper", None, None), table.seeds))
+    assert (len(cells), len({cell.folder for cell in cells})) == (12, 6)
+    assert {cell.config.rounds for cell in table.cells("quick", *table.limited("quick", None, None), 1)} == {20}
+    assert table.needs == ["fashion_mnist"]
+    assert len(table.tries("pFedMe")) == 3
