@@ -19,6 +19,7 @@ from fedprior.files import write_text
 from fedprior.papers.outcome import Kind, Number, Outcome, Pair
 
 QUICK = ("Not the paper's setting", "fewer rounds, seeds or columns, to see whether the ranking shows.")
+CHOSEN = "By `--search`, with equally many settings for every method unless it is said below."
 KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
 
 
@@ -75,7 +76,7 @@ def markdown(outcome: Outcome) -> str:
         lines += [f"- {column}: {verdict(outcome.ranking(kind, column))}" for column in outcome.columns]
         lines += ["", *_by_client(outcome, kind)]
     if outcome.chosen:
-        lines += ["## Chosen on validation data", "", "Every method tried equally many settings (`--search`).", ""]
+        lines += ["## Chosen on validation data", "", CHOSEN, ""]
         lines += [f"- {row}: {_told(setting)}" for row, setting in outcome.chosen.items()]
         lines.append("")
     if outcome.unknown:
@@ -140,7 +141,7 @@ def page(outcome: Outcome) -> str:
             parts.append(f"<p class='note'>{html.escape(verdict(outcome.ranking(kind, column)))}</p>")
     if outcome.chosen:
         told = (f"<li>{html.escape(f'{row}: {_told(setting)}')}</li>" for row, setting in outcome.chosen.items())
-        parts += ["<h2>Chosen on validation data, equally many settings tried by each</h2><ul>", *told, "</ul>"]
+        parts += ["<h2>Chosen on validation data</h2>", f"<p>{html.escape(CHOSEN)}</p><ul>", *told, "</ul>"]
     parts += ["<h2>What the paper leaves open</h2><ul>", *(f"<li>{html.escape(u)}</li>" for u in outcome.unknown)]
     return "\n".join([*parts, "</ul>"])
 
