@@ -266,7 +266,7 @@ def test_an_error_of_the_disk_as_a_process(tmp_path: Path) -> None:
     """A page cannot be written where a folder is; what is in the folder stays, and nothing else comes."""
     binary = Path(sys.executable).parent / "fedprior"
     (tmp_path / "page" / "inside").mkdir(parents=True)
-    command = [binary, "data", "describe", "digits", "--html", "page"]
+    command = [str(binary), "data", "describe", "digits", "--html", "page"]
     found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     refused(Outcome(found.returncode, "", found.stderr), "'page' cannot be read or written: is a directory.")
     assert [p.name for p in tmp_path.rglob("*")] == ["page", "inside"]
