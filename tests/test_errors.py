@@ -17,7 +17,7 @@ TABLES = ["a/table1-x", "a/table1-y", "a/table6"]
     [
         ("a/tabel6", TABLES, "did you mean 'a/table6'?"),
         ("a/table1", TABLES, "did you mean 'a/table1-x' or 'a/table1-y'?"),
-        ("digit", ["digit_domains", "digits"], "did you mean 'digit_domains' or 'digits'?"),
+        ("digit", ["digit_domains", "digits"], "did you mean 'digits' or 'digit_domains'?"),
         ("zzz", ["b", "a"], "choose one of: a, b."),
         ("zzz", [], "there is none to choose."),
     ],

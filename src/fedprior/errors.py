@@ -18,8 +18,9 @@ class FedpriorWarning(UserWarning):
 def unknown(kind: str, given: str, valid: Iterable[str], where: str = "") -> FedpriorError:
     """The error for a name that does not exist, with those that it begins, or the nearest one that does."""
     names = sorted(valid)
-    longer = [name for name in names if given and name.startswith(given)]
-    near = longer or difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    text = str(given)
+    longer = sorted((name for name in names if text and name.startswith(text)), key=len)
+    near = longer or difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     choices = f"choose one of: {', '.join(names)}." if names else "there is none to choose."
     hint = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else choices
     return FedpriorError(f"unknown {kind} '{given}'{f' in {where}' if where else ''}: {hint}")

@@ -143,7 +143,7 @@ def test_a_misspelt_key_names_the_nearest(override: str, near: str) -> None:
         ("train.epoch=3", "epochs"),
         ("model.name=ml", "mlp"),
         ("method.name=fedmapp", "fedmap"),
-        ("data.name=digit", "digits"),
+        ("data.name=digts", "digits"),
     ],
 )
 def test_a_misspelt_option_names_the_nearest(override: str, near: str) -> None:
