@@ -306,6 +306,24 @@ def test_the_whole_is_no_part(call: Call) -> None:
     assert lines(call.good("papers"))[NAME][1] == "run"
 
 
+def test_so_far(call: Call) -> None:
+    """A is done at all clients, B for one seed; only --save puts that beside the table."""
+    part = ("--workers", "1", "--quiet")
+    call.good("reproduce", NAME, *part, "--rows", "A")
+    found = call.good("reproduce", NAME, "--so-far")
+    assert not RESULTS.exists()
+    assert re.search(r"\bA\b.*80\.0 →", found.out)
+    assert "70.0" not in found.out
+    call.good("reproduce", NAME, *part, "--rows", "B", "--seeds", "1")
+    runs = files(RUNS / "paper")
+    call.good("reproduce", NAME, "--so-far", "--save", "--quiet")
+    assert {k: v for k, v in files(RUNS / "paper").items() if k in runs} == runs
+    found = json.loads((RESULTS / "table0.json").read_text())
+    assert [len(found["cells"]["personal"][row]["all"]["values"]) for row in "AB"] == [2, 1]
+    assert found["about"]["part"] == "6 of the 8 runs"
+    refused(call("reproduce", NAME, "--so-far", "--scale", "quick"), "nothing of small/table0 is done")
+
+
 # reproduce --search
 
 SEARCH = """
@@ -336,8 +354,8 @@ def test_search(call: Call) -> None:
     assert json.loads(call.good("reproduce", NAME, "--search", "--json").out)["rows"] == document["rows"]
 
 
-@pytest.mark.parametrize("option", [("--rows", "A"), ("--columns", "all"), ("--seeds", "2")])
-def test_a_search_is_for_all(option: tuple[str, str], call: Call) -> None:
+@pytest.mark.parametrize("option", [("--rows", "A"), ("--columns", "all"), ("--seeds", "2"), ("--so-far",)])
+def test_a_search_is_for_all(option: tuple[str, ...], call: Call) -> None:
     Path(f"papers/{NAME}.toml").write_text(TABLE + SEARCH)
     refused(call("reproduce", NAME, "--search", *option), option[0], "leave out")
     assert not CHOICES.exists()

@@ -184,6 +184,7 @@ def test_document() -> None:
         "unknown": ["μ"],
         "stand_in": "digits",
         "chosen": {"A": {"train.lr": 0.1}},
+        "missing": [],
     }
     personal = document["cells"]["personal"]
     assert personal["A"]["all"] == {

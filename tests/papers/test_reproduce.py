@@ -622,3 +622,68 @@ def test_rows_and_columns_can_be_chosen(tmp_path: Path) -> None:
     assert {kind: {row: list(c) for row, c in rows.items()} for kind, rows in outcome.cells.items()} == {
         "personal": {"B": ["more"]}
     }
+
+
+# What is done so far
+
+
+def test_so_far(tmp_path: Path) -> None:
+    """Of rows A, B, C, columns all, more, none and two seeds: C and `none` were never run, B only in `all`.
+
+    The cell in between has the paper's number alone, and takes no part in the ranking; two commands give the rest.
+    """
+    columns = "[columns.more]\nrun.rounds = 3\n[columns.none]\nrun.rounds = 4"
+    other = '[rows.C]\nmethod = {name = "fedprox"}\npaper = {all = 60.0}'
+    small = table(tmp_path, HEAD="seeds = 2", COLUMN=columns, ROW=other)
+    out = tmp_path / "out"
+    pretend(small, out, personal({"a": 0.4, "b": 0.6}))
+    done = {("A", "all"), ("A", "more"), ("B", "all")}
+    for cell in small.cells("paper", *small.limited("paper", None, None), 2):
+        if (cell.row, cell.column) not in done:
+            shutil.rmtree(out / cell.folder, ignore_errors=True)
+    before = snapshot(out)
+    outcome = reproduce(small, out, never, so_far=True)
+    assert snapshot(out) == before
+    assert (outcome.rows, outcome.columns, outcome.seeds) == (["A", "B"], ["all", "more"], 2)
+    assert outcome.missing == [("B", "more", 0), ("B", "more", 1)]
+    assert values(outcome, "more") == [pytest.approx(50), pytest.approx(50)]
+    assert beside(outcome, "personal", "B", "more") == (None, [])
+    assert beside(outcome, "personal", "B", "all") == (70.0, [pytest.approx(50), pytest.approx(50)])
+    assert outcome.ranking("personal", "more") == []
+    assert outcome.about["part"] == "2 of 3 columns, 2 of 3 rows, 6 of these 8 runs"
+    assert outcome.about["seconds"] == 6 * 30.0
+    assert outcome.about["command"] == (
+        "fedprior reproduce small/table0 --columns all --rows A,B && "
+        "fedprior reproduce small/table0 --columns more --rows A && "
+        "fedprior reproduce small/table0 --columns all,more --rows A,B --so-far"
+    )
+
+
+def test_so_far_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers lie in the folders: the data may be gone."""
+    small = table(tmp_path)
+    pretend(small, tmp_path / "out", personal({"a": 0.4, "b": 0.6}))
+
+    def refuse(self: Table, columns: Iterable[str]) -> None:
+        raise AssertionError("it asks for data")
+
+    monkeypatch.setattr(Table, "refuse", refuse)
+    outcome = reproduce(small, tmp_path / "out", never, so_far=True)
+    assert (outcome.missing, outcome.about["part"]) == ([], "")
+    assert outcome.about["command"] == "fedprior reproduce small/table0"
+
+
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_seeds_so_far(seeds: int | None, tmp_path: Path) -> None:
+    """One of three seeds: the command asks for that one."""
+    small = table(tmp_path, HEAD="seeds = 3")
+    pretend(small.model_copy(update={"seeds": 1}), tmp_path / "out", personal({"a": 0.4, "b": 0.6}))
+    outcome = reproduce(small, tmp_path / "out", never, so_far=True, seeds=seeds)
+    assert (outcome.seeds, outcome.about["part"]) == (1, "1 of 3 seeds")
+    assert outcome.about["command"] == "fedprior reproduce small/table0 --seeds 1"
+
+
+def test_nothing_so_far(tmp_path: Path) -> None:
+    with pytest.raises(FedpriorError, match=r"nothing of small/table0 is done in '.*out': run it without --so-far\."):
+        reproduce(table(tmp_path), tmp_path / "out", never, so_far=True)
+    assert not (tmp_path / "out").exists()

@@ -73,6 +73,7 @@ def reproduce(
     workers: Annotated[str | None, typer.Option(help="worker processes, or auto")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the runs; an existing one is continued")] = None,
     save: Annotated[bool, typer.Option("--save", help="put results of a part of the table beside it too")] = False,
+    so_far: Annotated[bool, typer.Option("--so-far", help="run nothing: print what is done")] = False,
     search: Annotated[bool, typer.Option("--search", help="choose what the paper leaves open, on validation")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
@@ -97,8 +98,9 @@ def reproduce(
     with plain_errors("configuration"):
         Settings(workers=count)
     if search:
-        for option, given in (("--rows", rows), ("--columns", columns), ("--seeds", seeds)):
-            if given is not None:
+        given = {"--rows": rows, "--columns": columns, "--seeds": seeds, "--so-far": so_far or None}
+        for option, value in given.items():
+            if value is not None:
                 raise FedpriorError(f"a search is the same for every method: leave out {option}.")
         _search(table, folder, count, quiet=quiet, as_json=as_json)
         return
@@ -109,13 +111,13 @@ def reproduce(
         "columns": columns.split(",") if columns else None,
     }
     again = f"`fedprior reproduce {name}` with the same options"
-    runs, minutes = left(table, folder, **part)
+    runs, minutes = (0, 0.0) if so_far else left(table, folder, **part)
     if not quiet and not as_json and minutes > 2:
         said = f"{runs} run{'s' if runs != 1 else ''} left, about {duration(minutes)} on two cores"
         print(f"{table.name}: {said}; it can be interrupted.", file=sys.stderr)
     with Show(quiet=quiet or as_json, again=again, runs=runs) as show:
-        outcome = run(table, folder, show, **part, settings={"workers": count})
-    whole = rows is None and columns is None and seeds is None  # what is less must not replace results unasked
+        outcome = run(table, folder, show, **part, settings={"workers": count}, so_far=so_far)
+    whole = not any((rows, columns, seeds, so_far))  # what is less must not replace results unasked
     beside = (whole or save) and os.access(table.path.parent, os.W_OK)
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
     if as_json:

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
+from fedprior.papers.table import Scale
+
 Kind = Literal["personal", "global"]
 LESS = ("seconds", "parameters")
 """The metrics of which less is better."""
@@ -56,7 +58,7 @@ class Outcome:
     name: str
     title: str
     paper: str
-    scale: str
+    scale: Scale
     metric: str
     per: str
     at: str
@@ -64,6 +66,7 @@ class Outcome:
     rows: list[str]
     seeds: int
     cells: dict[Kind, dict[str, dict[str, Number]]] = field(default_factory=dict)  # kind -> row -> column
+    missing: list[tuple[str, str, int]] = field(default_factory=list)  # row, column and seed, of what is done so far
     about: dict[str, Any] = field(default_factory=dict)  # date, commit, version, seconds
     unknown: list[str] = field(default_factory=list)
     stand_in: str = ""

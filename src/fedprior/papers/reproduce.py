@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from fedprior import __version__, tree
+from fedprior import tree
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import config as configs
 from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
 from fedprior.experiment.journal import Journal
+from fedprior.papers import provenance
 from fedprior.papers.cell import Cell
 from fedprior.papers.outcome import Kind, Number, Outcome
 from fedprior.papers.table import Column, Scale, Table
@@ -41,10 +40,12 @@ def reproduce(
     rows: list[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     keep_models: bool = False,
+    so_far: bool = False,
 ) -> Outcome:
-    """Do all runs that `out` does not have yet, and collect the numbers of all that it has."""
+    """Do all runs that `out` does not have yet (none, with `so_far`), and collect the numbers of all that it has."""
     chosen, methods = table.limited(scale, columns, rows)
-    table.refuse(chosen)
+    if not so_far or table.metric == "parameters":
+        table.refuse(chosen)
     count = table.count(scale, seeds)
     what = (table.name, table.title, table.paper, scale, table.metric, table.per, table.at)
     outcome = Outcome(*what, chosen, methods, count)
@@ -52,35 +53,42 @@ def reproduce(
     outcome.chosen = {row: table.chosen[row] for row in methods if row in table.chosen}
     data = Loaded()
     seconds: dict[str, float] = {}  # by folder: columns may share a run
+    ran: set[tuple[str, str, int]] = set()
     for planned in table.cells(scale, chosen, methods, count):
         cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
         if table.metric == "parameters":
             number = Number(table.rows[cell.row].paper.get(cell.column), [parameters(cell, data) / table.unit])
             outcome.cells.setdefault("personal", {}).setdefault(cell.row, {})[cell.column] = number
+            ran.add((cell.row, cell.column, cell.seed))
+            continue
+        if so_far and not (out / cell.folder / COMPLETE).exists():
             continue
         summary, journal = done(cell, out / cell.folder, observers, data, keep_models=keep_models)
         seconds[cell.folder] = float(summary["timing"]["seconds"])
         _enter(outcome, table, cell, summary, journal)
-    outcome.about = about(sum(seconds.values()))
-    outcome.about["command"] = _command(table, scale, columns, rows, seeds)
-    outcome.about["part"] = _part(table, scale, outcome)
+        ran.add((cell.row, cell.column, cell.seed))
+    if so_far:
+        if not ran:
+            raise FedpriorError(f"nothing of {table.name} is done in '{out}': run it without --so-far.")
+        _narrow(outcome, table, ran)
+    outcome.about = provenance.about(sum(seconds.values()))
+    outcome.about["command"] = provenance.command(table, outcome)
+    outcome.about["part"] = provenance.part(table, outcome)
     return outcome
 
 
-def _command(table: Table, scale: Scale, columns: list[str] | None, rows: list[str] | None, seeds: int | None) -> str:
-    """What gives these numbers again."""
-    said = ["fedprior reproduce", table.name, *(["--scale quick"] if scale == "quick" else [])]
-    said += [f"--columns {shlex.quote(','.join(columns))}"] if columns else []
-    said += [f"--rows {shlex.quote(','.join(rows))}"] if rows else []
-    return " ".join([*said, *([f"--seeds {seeds}"] if seeds else [])])
-
-
-def _part(table: Table, scale: Scale, outcome: Outcome) -> str:
-    """How much of the table this is; empty for all of it."""
-    columns, rows = table.limited(scale, None, None)
-    full = {"columns": len(columns), "rows": len(rows), "seeds": table.count(scale)}
-    ours = {"columns": len(outcome.columns), "rows": len(outcome.rows), "seeds": outcome.seeds}
-    return ", ".join(f"{ours[what]} of {n} {what}" for what, n in full.items() if ours[what] < n)
+def _narrow(outcome: Outcome, table: Table, ran: set[tuple[str, str, int]]) -> None:
+    """Leave out rows, columns and seeds of which nothing is done; what else is missing has the paper's number alone."""
+    rows, columns, seeds = (set(names) for names in zip(*ran, strict=True))
+    outcome.rows = [row for row in outcome.rows if row in rows]
+    outcome.columns = [column for column in outcome.columns if column in columns]
+    outcome.seeds = max(seeds) + 1
+    outcome.chosen = {row: setting for row, setting in outcome.chosen.items() if row in rows}
+    every = itertools.product(outcome.rows, outcome.columns, range(outcome.seeds))
+    outcome.missing = [run for run in every if run not in ran]
+    for row, column, _ in outcome.missing:
+        numbers = outcome.cells.setdefault("personal", {}).setdefault(row, {})
+        numbers.setdefault(column, Number(table.rows[row].paper.get(column), []))
 
 
 class Left(NamedTuple):
@@ -111,16 +119,6 @@ def left(
 def _folders(table: Table, scale: Scale, part: tuple[list[str], list[str]], seeds: int) -> set[str]:
     """The runs of a part of the table: cells may share one."""
     return {cell.folder for cell in table.cells(scale, *part, seeds)}
-
-
-def about(seconds: float) -> dict[str, Any]:
-    """When, with what and for how long."""
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": _commit(),
-        "version": __version__,
-        "seconds": round(seconds, 1),
-    }
 
 
 class Loaded:
@@ -228,18 +226,3 @@ def _members(among: str, summary: Mapping[str, Any]) -> set[str]:
     for name in sorted(chosen - known):
         raise unknown("client", name, known)
     return chosen
-
-
-def _commit() -> str | None:
-    """The source's commit, where there is one."""
-    try:
-        told = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return told.stdout.strip()

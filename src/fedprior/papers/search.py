@@ -19,7 +19,8 @@ from fedprior.experiment.folder import Observers
 from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
 from fedprior.papers.outcome import Kind
-from fedprior.papers.reproduce import Loaded, about, done, value_of
+from fedprior.papers.provenance import about
+from fedprior.papers.reproduce import Loaded, done, value_of
 from fedprior.papers.table import Table
 
 SEED = 0
