@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprior.errors import FedpriorError
-from fedprior.files import file_name, pack, read_tensors, write_bytes, write_text
+from fedprior.files import alone, file_name, pack, read_tensors, write_bytes, write_text
 
 
 def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -51,6 +54,40 @@ def test_the_target_is_never_open_for_writing(tmp_path: Path, monkeypatch: pytes
     write_bytes(path, b"new")
     assert seen == [b"old"]
     assert path.read_bytes() == b"new"
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    """A second one is refused, in another process too; when the first is done, or fails, or is killed, the next may."""
+    told = r"another process is at work in '.*': wait for it, or choose another --out\."
+    with alone(tmp_path), pytest.raises(FedpriorError, match=told), alone(tmp_path):
+        pass
+    with pytest.raises(ZeroDivisionError), alone(tmp_path):
+        raise ZeroDivisionError
+    hold = (
+        "import sys, time; from pathlib import Path; from fedprior.files import alone\n"
+        "with alone(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        with pytest.raises(FedpriorError, match="another process"), alone(tmp_path):
+            pass
+        other.kill()
+    with alone(tmp_path):
+        assert list(tmp_path.iterdir()) == [], "no traces"
+
+
+@pytest.mark.parametrize("without", ["module", "support"])
+def test_systems_without_locks_do_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str) -> None:
+    def unsupported(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    if without == "module":
+        monkeypatch.setattr("fedprior.files.fcntl", None)
+    else:
+        monkeypatch.setattr("fcntl.flock", unsupported)
+    with alone(tmp_path), alone(tmp_path):
+        pass
 
 
 def test_pack_and_read_round_trip(tmp_path: Path) -> None:

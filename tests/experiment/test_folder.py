@@ -328,3 +328,22 @@ def test_a_damaged_comparison_is_told(content: str, csv: Path, tmp_path: Path) -
     with pytest.raises(FedpriorError) as error:
         folders.resume(tmp_path / "all", nobody)
     assert "\n" not in str(error.value)
+
+
+def test_two_at_once_are_refused(csv: Path, tmp_path: Path) -> None:
+    """While a run is at work its folder cannot be resumed, and the run comes to no harm."""
+    out, said = tmp_path / "out", []
+
+    def observer(config: Config) -> Observer:
+        def observe(event: Event) -> None:
+            if (event["kind"], event["round"]) == ("round", 2):
+                with pytest.raises(FedpriorError, match="another process is at work") as refused:
+                    folders.resume(out, nobody)
+                said.append(str(refused.value))
+
+        return observe
+
+    folders.start(config(csv), out, observer, reference=False)
+    assert len(said) == 1
+    folders.start(config(csv), tmp_path / "quiet", nobody, reference=False)
+    assert (out / "clients.csv").read_text() == (tmp_path / "quiet" / "clients.csv").read_text()

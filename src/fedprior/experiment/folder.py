@@ -21,7 +21,7 @@ from fedprior.experiment.config import Config, Section
 from fedprior.experiment.journal import Observer
 from fedprior.experiment.loop import execute
 from fedprior.experiment.result import Result, load_result
-from fedprior.files import write_text
+from fedprior.files import alone, write_text
 from fedprior.rng import Key
 
 Observers = Callable[[Config], Observer | None]
@@ -64,16 +64,17 @@ def proceed(folder: Path, observers: Observers, federation: Federation, referenc
     if (folder / COMPLETE).exists():
         check_data(folder / "checkpoint", federation.fingerprint())
         return load_result(folder, method, federation, reference)
-    return execute(
-        method,
-        federation,
-        config.settings(),
-        model=config.build_model(federation),
-        folder=folder,
-        resume=True,
-        reference=reference,
-        observe=observers(config),
-    )
+    with alone(folder):
+        return execute(
+            method,
+            federation,
+            config.settings(),
+            model=config.build_model(federation),
+            folder=folder,
+            resume=True,
+            reference=reference,
+            observe=observers(config),
+        )
 
 
 def compare(
