@@ -341,6 +341,8 @@ def test_copies_of_the_data_do_not_raise_beta() -> None:
     )
     assert together <= once + 0.05
     assert split > together + 0.05
+    published = pfedfda(ridge=1.0, folds_by="copy").solve_beta(many, group.repeat(1, 4), prior, log_prior, own)[:, 0]
+    assert published.mean() == split, "as the authors' code deals them"
 
 
 # Aggregation

@@ -11,7 +11,7 @@ McLaughlin & Su, NeurIPS 2024: Algorithm 1, Eqs. 3-6.
 Deviations from the authors' code: all training examples are used (theirs drops the last short batch, in evaluation
 too); the ridge is a multiple of the identity (theirs also adds 1e-4 to every entry); β by grid and golden section, not
 by L-BFGS on a clipped argument; by default the features of the last local epoch alone are kept, since copies of an
-example in both folds inflate β (`feature_cache="all_epochs"` is theirs, with folds by example); covariances are sent as
+example in both folds inflate β (`feature_cache="all_epochs"` with `folds_by="copy"` is theirs); covariances are sent as
 triangles; the class prior never leaves the client. `ridge=1` is theirs, and not the paper's "small ε".
 """
 
@@ -104,6 +104,13 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
     feature_cache: Annotated[
         Literal["last_epoch", "all_epochs"], Field(description="features that training-time statistics use")
     ] = "last_epoch"
+    folds_by: Annotated[
+        Literal["example", "copy"],
+        Field(
+            description="what is dealt to the folds: examples with all their copies, or single copies, as published",
+            json_schema_extra={"alive_with": {"feature_cache": "all_epochs"}},
+        ),
+    ] = "example"
 
     # The generative model
 
@@ -123,6 +130,8 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
             value = torch.full((len(sample.y), 2), float(self.beta == "local"), dtype=torch.float64)
             examples = torch.tensor([g[real].unique().numel() for g, real in zip(group, sample.real, strict=True)])
             return value.masked_fill((examples < 2)[:, None], 0.0)
+        if self.folds_by == "copy":
+            group = torch.arange(group.shape[1]).expand_as(group)
         folds = adapt.deal(sample, group, self.task.classes, self.folds, keys.fold("folds"))
         loss = adapt.validation_loss(sample, folds, self.folds, prior, log_prior, self.ridge, self.shrinkage)
         return adapt.best_beta(loss, len(sample.y), separate=self.beta == "double") * folds.usable.any(1, keepdim=True)
