@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table as Grid
+from rich.text import Text
 
 from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
@@ -23,17 +25,17 @@ CHOSEN = "By `--search`, with equally many settings for every method unless it i
 KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
 
 
-def grid(outcome: Outcome, kind: Kind) -> Grid:
-    """Paper, ours and the difference, for a terminal."""
+def grid(outcome: Outcome, kind: Kind) -> Group:
+    """Paper, ours and the difference, for a terminal; the title stands above, since it may be wider than the table."""
     caption = "paper → ours" + (f" ± standard error over {outcome.seeds} seeds" if outcome.seeds > 1 else "") + " (Δ)"
-    title = escape(f"{outcome.title}: {KINDS[kind]}, {_what(outcome)}")
-    found = Grid(title=title, caption=caption, title_justify="left")
+    title = Text(f"{outcome.title}: {KINDS[kind]}, {_what(outcome)}", style="italic")
+    found = Grid(caption=caption)
     found.add_column("method")
     for column in outcome.columns:
         found.add_column(escape(column), justify="right")
     for row in _rows(outcome, kind):
         found.add_row(escape(row), *(_cell(outcome.number(kind, row, column)) for column in outcome.columns))
-    return found
+    return Group(title, found)
 
 
 def choices(found: Mapping[str, Any]) -> Grid:
