@@ -66,7 +66,7 @@ class Outcome:
     rows: list[str]
     seeds: int
     cells: dict[Kind, dict[str, dict[str, Number]]] = field(default_factory=dict)  # kind -> row -> column
-    missing: list[tuple[str, str, int]] = field(default_factory=list)  # row, column and seed, of what is done so far
+    missing: list[tuple[str, str, int]] = field(default_factory=list)  # row, column, seed: the gaps of --so-far
     about: dict[str, Any] = field(default_factory=dict)  # date, commit, version, seconds
     unknown: list[str] = field(default_factory=list)
     stand_in: str = ""
