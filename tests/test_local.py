@@ -97,12 +97,14 @@ def test_a_misspelt_option_is_refused() -> None:
 
 
 def test_budget() -> None:
-    """Steps replace epochs; batch normalisation needs batches of two."""
+    """Steps replace epochs; batch normalisation needs batches of two; what cannot be stacked goes client by client."""
     plain, batch_norm = make_task(), make_task("batch")
+    convolution = Task(nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(2, 3)), 3)
     assert Train(batch_size=8, epochs=3).budget(plain) == Budget(8, epochs=3)
     assert Train(batch_size=8, epochs=3, steps=5).budget(plain) == Budget(8, steps=5)
     assert Train(batch_size=8, epochs=3, steps=0).budget(plain) == Budget(8, steps=0)
-    assert Train(batch_size=8, epochs=3).budget(batch_norm) == Budget(8, epochs=3, smallest=2, together=False)
+    assert Train(batch_size=8, epochs=3).budget(batch_norm) == Budget(8, epochs=3, smallest=2)
+    assert Train(batch_size=8, epochs=3).budget(convolution) == Budget(8, epochs=3, together=False)
 
 
 def test_lasting() -> None:

@@ -26,31 +26,43 @@ def modules(make: Callable[[], nn.Module]) -> list[nn.Module]:
 
 def weights(clients: list[nn.Module]) -> Params:
     return {
-        k: torch.stack([dict(m.named_parameters())[k].detach() for m in clients])
-        for k, _ in clients[0].named_parameters()
+        k: torch.stack([m.state_dict()[k] for m in clients])
+        for k, v in clients[0].state_dict().items()
+        if v.is_floating_point()
     }
 
 
-def assert_stack_equals_modules(make: Callable[[], nn.Module], *shape: int) -> None:
-    """Outputs and gradients by every weight, from different weights and inputs for every client."""
-    clients = modules(make)
+def assert_stack_equals_modules(make: Callable[[], nn.Module], *shape: int, counts: list[int] | None = None) -> None:
+    """Outputs, gradients by every weight and running statistics, all different for every client.
+
+    With `counts` in training mode, where only so many of a client's five examples are real.
+    """
+    clients = [module.train(counts is not None) for module in modules(make)]
     forward = stacked(clients[0])
     assert forward is not None
-    w = {k: v.requires_grad_() for k, v in weights(clients).items()}
+    w = weights(clients)
+    names = [k for k, _ in clients[0].named_parameters()]
+    for k in names:
+        w[k].requires_grad_()
     x = normal(1, CLIENTS, 5, *shape)
-    out = forward(w, x)
-    pull = normal(2, *out.shape)
-    grads = dict(zip(w, torch.autograd.grad(out, list(w.values()), pull), strict=True))
+    real = torch.arange(5) < torch.tensor(counts or [5] * CLIENTS).unsqueeze(1)
+    out = forward(w, x, real / real.sum(1, keepdim=True).double() if counts else None)
+    pull = normal(2, *out.shape) * real.unsqueeze(2)
+    grads = dict(zip(names, torch.autograd.grad(out, [w[k] for k in names], pull), strict=True))
     for c, module in enumerate(clients):
-        expected = module(x[c])
-        torch.testing.assert_close(out[c], expected, rtol=1e-12, atol=1e-12)
-        expected.backward(pull[c])
+        expected = module(x[c, real[c]])
+        torch.testing.assert_close(out[c, real[c]], expected, rtol=1e-12, atol=1e-12)
+        expected.backward(pull[c, real[c]])
         for k, p in module.named_parameters():
-            torch.testing.assert_close(grads[k][c], p.grad, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(grads[k][c], p.grad, rtol=1e-10, atol=1e-12)
+        for k, b in module.named_buffers():
+            if k in w:
+                torch.testing.assert_close(w[k][c], b, rtol=1e-12, atol=1e-12)
 
 
 MAKERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Sequential(nn.Linear(4, 3)), (4,)),
+    "sequences": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(), nn.Linear(6, 3)), (2, 4)),
     "no bias": (lambda: nn.Sequential(nn.Linear(4, 3, bias=False)), (4,)),
     "flatten": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (3, 2, 2)),
     "mlp": (lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (4,)),
@@ -77,6 +89,67 @@ def test_a_stack_is_the_module_of_each_client(make: Callable[[], nn.Module], sha
     assert_stack_equals_modules(make, *shape)
 
 
+def normed(*norms: nn.Module) -> nn.Module:
+    """Flat features and norms of them, whose weights and statistics have moved from where they start."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Sequential(*norms, nn.Tanh()), nn.Linear(6, 3))
+    for tensor in module.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.add_(torch.rand_like(tensor))
+    return module
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: normed(nn.BatchNorm1d(6)),
+    "batch, other options": lambda: normed(nn.BatchNorm1d(6, eps=0.1, momentum=0.4)),
+    "batch, no affine": lambda: normed(nn.BatchNorm1d(6, affine=False)),
+    "group": lambda: normed(nn.GroupNorm(2, 6)),
+    "group, no affine": lambda: normed(nn.GroupNorm(3, 6, eps=0.1, affine=False)),
+    "layer": lambda: normed(nn.LayerNorm(6)),
+    "layer, no bias": lambda: normed(nn.LayerNorm(6, eps=0.1, bias=False)),
+    "all": lambda: normed(nn.BatchNorm1d(6), nn.GroupNorm(2, 6), nn.LayerNorm(6)),
+}
+
+
+@pytest.mark.parametrize("counts", [None, [5, 5, 5], [5, 2, 3]], ids=["evaluation", "full", "padded"])
+@pytest.mark.parametrize("make", NORMS.values(), ids=NORMS.keys())
+def test_norms_of_flat_features(make: Callable[[], nn.Module], counts: list[int] | None) -> None:
+    """In training each client has the statistics of its own real examples, and its running ones move."""
+    assert_stack_equals_modules(make, 4, counts=counts)
+
+
+def test_batch_norm_by_hand() -> None:
+    """Client 0 has examples 1 and 3 (mean 2, variance 1, unbiased 2), client 1 has 5, 7 and 9 (7, 8/3, 4).
+
+    Normalised: -1 and 1; -√1.5, 0 and √1.5. From 0 and 1 with momentum 0.5 the running statistics become 1 and 1.5;
+    3.5 and 2.5.
+    """
+    forward = stacked(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1, eps=0.0, momentum=0.5)))
+    assert forward is not None
+    ones, zeros = torch.ones(2, 1), torch.zeros(2, 1)
+    w = {"1.weight": ones, "1.bias": zeros, "1.running_mean": zeros.clone(), "1.running_var": ones.clone()}
+    x = torch.tensor([[[1.0], [3.0], [100.0]], [[5.0], [7.0], [9.0]]])
+    out = forward(w, x, torch.tensor([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
+    torch.testing.assert_close(out[0, :2].flatten(), torch.tensor([-1.0, 1.0]))
+    torch.testing.assert_close(out[1].flatten(), torch.tensor([-(1.5**0.5), 0.0, 1.5**0.5]))
+    torch.testing.assert_close(w["1.running_mean"].flatten(), torch.tensor([1.0, 3.5]))
+    torch.testing.assert_close(w["1.running_var"].flatten(), torch.tensor([1.5, 2.5]))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.BatchNorm1d(6, track_running_stats=False), nn.BatchNorm2d(6), nn.LayerNorm((1, 6)), nn.InstanceNorm1d(6)],
+    ids=["no running statistics", "of images", "of two axes", "instance"],
+)
+def test_other_norms_have_none(layer: nn.Module) -> None:
+    assert stacked(nn.Sequential(nn.Flatten(), nn.Linear(4, 6), layer)) is None
+
+
+def test_norms_of_what_may_not_be_flat_have_none() -> None:
+    assert stacked(nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6))) is None
+    assert stacked(nn.Sequential(nn.GroupNorm(2, 6), nn.Flatten(), nn.Linear(6, 3))) is None
+    assert stacked(nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(4, 6)), nn.GroupNorm(2, 6))) is not None
+
+
 def test_an_activation_may_be_used_twice() -> None:
     def make() -> nn.Module:
         relu = nn.ReLU()
@@ -95,7 +168,7 @@ def test_a_layer_may_be_used_twice() -> None:
     if forward is None:
         return  # runs client by client
     x = normal(1, CLIENTS, 5, 4)
-    out = forward(weights(clients), x)
+    out = forward(weights(clients), x, None)
     for c, module in enumerate(clients):
         torch.testing.assert_close(out[c], module(x[c]), rtol=1e-12, atol=1e-12)
 

@@ -81,6 +81,13 @@ def cnn() -> nn.Module:
     )
 
 
+def normed() -> nn.Module:
+    """Not known to be flat, so client by client."""
+    return nn.Sequential(
+        OrderedDict(base=nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()), head=nn.Linear(6, 3))
+    )
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(4, 3), (4,)),
     "mlp": (lambda: build("mlp", {"hidden": [6, 5], "act": "tanh"}, (4,), 3), (4,)),
@@ -88,6 +95,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "single logit": (lambda: build("mlp", {"hidden": [6], "single_logit": True}, (4,), 2), (4,)),
     "group norm": (lambda: build("mlp", {"hidden": [8], "norm_layer": "group"}, (4,), 3), (4,)),
     "batch norm": (lambda: build("mlp", {"hidden": [8, 6], "norm_layer": "batch"}, (4,), 3), (4,)),
+    "batch norm, one by one": (normed, (4,)),
+    "sequences": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3)), (2, 4)),
     "cnn": (cnn, (1, 6, 6)),
     "lenet5": (lambda: build("lenet5", {"norm_layer": "group"}, (1, 16, 16), 3), (1, 16, 16)),
     "own module": (Scaled, (4,)),
@@ -190,6 +199,9 @@ def test_which_models_run_as_one_batched_pass() -> None:
         "mlp",
         "large mlp",
         "single logit",
+        "group norm",
+        "batch norm",
+        "sequences",
     }
 
 
@@ -265,17 +277,18 @@ def test_features_need_only_the_base(make: Callable[[], nn.Module], shape: tuple
     close(task.head_logits(head, task.features(base, x)), task.logits(w, x))
 
 
-def test_features_in_training_mode() -> None:
-    """Batch statistics of the real rows only, and the running ones move; padding comes back as zeros."""
-    make = MODELS["batch norm"][0]
+@pytest.mark.parametrize("name", ["batch norm", "batch norm, one by one"])
+def test_features_in_training_mode(name: str) -> None:
+    """Batch statistics of the real rows only, and the running ones move; in a stack and client by client."""
+    make = MODELS[name][0]
     task = make_task(make)
+    assert task.stackable == (name == "batch norm")
     w, batch = weights(task), ragged_batch(task, (4,), poison=1000.0)
     used = tree.clone(w)
-    z = task.features(used, batch.x, counts=batch.counts(), train=True)
+    z = task.features(used, batch.x, batch.weight)
     for c, m in enumerate(SIZES):
         module = plain_module(make, w, c).train()
         close(z[c, :m], module.get_submodule("base")(batch.x[c, :m]))
-        assert (z[c, m:] == 0).all()
         for k in task.buffers:
             close(used[k][c], dict(module.named_buffers())[k])
 

@@ -110,8 +110,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
 
     def base_objective(self, base: Params, fixed: dict[str, Params], batch: Batch) -> Tensor:
         """CE + λ · MSE(z, global mean of its class), [C]."""
-        buffers = self.task.buffers
-        z = self.task.features(base, batch.x, counts=batch.counts() if buffers else None, train=True)
+        z = self.task.features(base, batch.x, batch.weight)
         logits = self.task.head_logits(fixed["head"], z)
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
         means, seen = fixed["global"]["means"], fixed["global"]["seen"]

@@ -66,7 +66,7 @@ class FedRoD(Averaged[Client, Personal]):
         seen: list[Tensor] = []
 
         def balanced(w: Params, nothing: Any, b: Batch) -> Tensor:
-            z = self.task.features(w, b.x, counts=b.counts() if skip else None, train=True)
+            z = self.task.features(w, b.x, b.weight)
             logits = self.task.head_logits(w, z)
             seen.extend([z.detach(), logits.detach()])
             return _mean(logits + log_counts.unsqueeze(1), b)

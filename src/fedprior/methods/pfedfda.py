@@ -153,7 +153,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
             seen: list[Tensor] = []
 
             def objective(phi: Params, nothing: Any, batch: Batch) -> Tensor:
-                z = self.task.features(phi, batch.x, counts=batch.counts() if buffers else None, train=True)
+                z = self.task.features(phi, batch.x, batch.weight)
                 seen.append(z.detach())
                 logits = torch.baddbmm(fixed["bias"].unsqueeze(1), z, fixed["weight"].transpose(1, 2))
                 losses = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)

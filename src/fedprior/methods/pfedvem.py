@@ -183,7 +183,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
                 heads = {k: v.unsqueeze(1) for k, v in mean.items()}
 
             def objective(base: Params, nothing: Any, batch: Batch) -> Tensor:
-                z = self.task.features(base, batch.x, counts=batch.counts() if buffers else None, train=True)
+                z = self.task.features(base, batch.x, batch.weight)
                 return (self.head_losses(heads, z, batch.y) * batch.weight).sum(1)
 
             take_step(optimizer, objective, carry["base"], carry["state"], None, batch, buffers)

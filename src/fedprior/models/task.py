@@ -16,7 +16,6 @@ import contextlib
 import copy
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
 
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 
 from fedprior.data.client import Batch, ClientData
 from fedprior.errors import FedpriorError, unknown
-from fedprior.models.stack import linear, stacked
+from fedprior.models.stack import Forward, linear, stacked
 from fedprior.rng import Key
 from fedprior.tree import Params
 
@@ -131,11 +130,11 @@ class Task:
     # Forward passes
 
     @cached_property
-    def _stacked(self) -> Callable[[Params, Tensor], Tensor] | None:
+    def _stacked(self) -> Forward | None:
         return stacked(self.module)
 
     @cached_property
-    def _stacked_base(self) -> Callable[[Params, Tensor], Tensor] | None:
+    def _stacked_base(self) -> Forward | None:
         return stacked(_without_head(self.module, self.head))
 
     @cached_property
@@ -151,30 +150,22 @@ class Task:
         """Whether a stack of clients runs as one batched pass; the clients of other models train one by one."""
         return self._stacked is not None
 
-    def _outputs(self, w: Params, x: Tensor, counts: list[int] | None = None, *, train: bool = False) -> Tensor:
-        """The network's last layer. In training, `counts` keeps padding out of batch statistics."""
-        with self._precision(train=train):
-            if self._stacked is not None:
-                z = self._stacked(w, x)
-            else:
-                z = self._full.each(w, x, counts, train=train and self.policy == "averaged")
-        return z.to(self.dtype)
+    def _outputs(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
+        """The network's last layer, in training when given the examples' `shares` of their batch."""
+        return self._run(self._stacked or self._full.each, w, x, shares)
 
-    def _precision(self, *, train: bool) -> contextlib.AbstractContextManager[object]:
-        return torch.autocast("cpu", torch.bfloat16) if self.mixed and train else contextlib.nullcontext()
+    def _run(self, forward: Forward, w: Params, x: Tensor, shares: Tensor | None) -> Tensor:
+        mixed = self.mixed and shares is not None
+        with torch.autocast("cpu", torch.bfloat16) if mixed else contextlib.nullcontext():
+            return forward(w, x, shares if self.policy == "averaged" else None).to(self.dtype)
 
     def logits(self, w: Params, x: Tensor) -> Tensor:
         """x [C, B, ...] -> [C, B, K], in evaluation mode."""
         return two_classes(self._outputs(w, x))
 
-    def features(self, w: Params, x: Tensor, *, counts: list[int] | None = None, train: bool = False) -> Tensor:
-        """The input of the head: x [C, B, ...] -> [C, B, d]."""
-        with self._precision(train=train):
-            if self._stacked_base is not None:
-                z = self._stacked_base(w, x)
-            else:
-                z = self._base.each(w, x, counts, train=train and self.policy == "averaged")
-        return z.to(self.dtype)
+    def features(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
+        """The input of the head: x [C, B, ...] -> [C, B, d]; in training when given the `weight` of a batch."""
+        return self._run(self._stacked_base or self._base.each, w, x, shares)
 
     def head_logits(self, w: Params, z: Tensor) -> Tensor:
         """Features [C, B, d] -> logits [C, B, K]."""
@@ -184,8 +175,7 @@ class Task:
 
     def losses(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
         """-log p(y | x, w) of every example, [C, B]."""
-        counts = batch.counts() if train and self._stacked is None and len(batch.y) > 1 else None
-        z = self._outputs(w, batch.x, counts, train=train)
+        z = self._outputs(w, batch.x, batch.weight if train else None)
         if z.shape[-1] == 1:
             return F.binary_cross_entropy_with_logits(z.squeeze(-1), batch.y.to(z.dtype), reduction="none")
         return F.cross_entropy(z.transpose(1, 2), batch.y, reduction="none")  # classes before examples: faster
@@ -226,18 +216,18 @@ class Resident:
             slots = owners[path]._parameters if short in owners[path]._parameters else owners[path]._buffers
             self.slots.append((slots, short, first.setdefault(id(tensor), name)))  # tied weights have one name
 
-    def each(self, w: Params, x: Tensor, counts: list[int] | None, *, train: bool) -> Tensor:
-        """Run every client's weights on its rows; padded rows come back as zeros."""
-        if self.module.training != train:
-            self.module.train(train)
+    def each(self, w: Params, x: Tensor, shares: Tensor | None) -> Tensor:
+        """Run every client's weights on its rows; in training, padded rows are left out and come back as zeros."""
+        if self.module.training != (shares is not None):
+            self.module.train(shares is not None)
         if len(x) == 1:
             out: Tensor = self._one({k: v.squeeze(0) for k, v in w.items()}, x.squeeze(0))
             return out.unsqueeze(0)
         rows = {k: v.unbind(0) for k, v in w.items()}
+        counts = [x.shape[1]] * len(x) if shares is None else (shares > 0).sum(1).tolist()
         outs = []
-        for c, x_c in enumerate(x):
-            m = len(x_c) if counts is None else counts[c]
-            out = self._one({k: v[c] for k, v in rows.items()}, x_c[:m])
+        for c, m in enumerate(counts):
+            out = self._one({k: v[c] for k, v in rows.items()}, x[c, :m])
             outs.append(F.pad(out, (0, 0, 0, x.shape[1] - m)))
         return torch.stack(outs)
 
