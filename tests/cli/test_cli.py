@@ -137,6 +137,34 @@ def test_a_wrong_run_is_refused(args: tuple[str, ...], words: tuple[str, ...], c
 
 
 @pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("reproduce", "x/y", "--seeds", "some"), ("--seeds", "See `fedprior reproduce --help`.")),
+        (("reproduce", "x/y", "--seeds", "0"), ("--seeds",)),
+        (("reproduce", "x/y", "--scale", "qick"), ("--scale", "'qick' is not one of 'paper', 'quick'")),
+        (("reproduce", "x/y", "--scal", "quick"), ("--scal", "--scale")),
+        (("reproduce",), ("Missing argument", "See `fedprior reproduce --help`.")),
+        (("reprodce",), ("No such command 'reprodce'", "'reproduce'", "See `fedprior --help`.")),
+        (("data", "fecth"), ("No such command 'fecth'", "See `fedprior data --help`.")),
+        (("run", "--rounds"), ("--rounds",)),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_sentence_too(args: tuple[str, ...], words: tuple[str, ...], call: Call) -> None:
+    refused(call(*args), *words)
+
+
+def test_the_command_alone_prints_its_help(call: Call) -> None:
+    """To a person, and with an exit code that says that nothing was done."""
+    found = call()
+    assert found.code == 2
+    assert "reproduce" in found.out
+    assert found.err == ""
+    assert call.good("--help").out.strip() == found.out.strip()
+    assert call.good("--version").out == f"fedprior {__version__}\n"
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         (("data.alpha=0",), ("alpha = 0",)),

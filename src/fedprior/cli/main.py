@@ -16,6 +16,8 @@ from fedprior.cli import data, papers
 from fedprior.cli.arguments import Json, Options
 from fedprior.errors import FedpriorError, FedpriorWarning, of_the_disk, unknown
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has it, but exports this child of it only
+
 app = typer.Typer(
     name="fedprior",
     help="Personalised federated learning with Bayesian methods: one personal model per site, by sharing a prior.",
@@ -51,11 +53,21 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.showwarning = warn  # type: ignore[assignment]
         try:
-            app()
+            sys.exit(app(standalone_mode=False))  # else the parser would draw a box around its own errors
         except (FedpriorError, OSError) as error:
-            told = error if isinstance(error, FedpriorError) else of_the_disk(error)
+            told = str(error if isinstance(error, FedpriorError) else of_the_disk(error))
+        except UsageError as error:
+            told = _usage(error)
+        if told:
             Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {told}", markup=False, emoji=False)
-            sys.exit(2)
+        sys.exit(2)
+
+
+def _usage(error: Any) -> str:
+    """What the parser says about options and commands, in one line; nothing where it has printed the help."""
+    said = " ".join(error.format_message().split())
+    stop = "" if said.endswith((".", "?")) else "."
+    return f"{said}{stop} See `{error.ctx.command_path if error.ctx else 'fedprior'} --help`." if said else ""
 
 
 def _version(wanted: bool) -> None:
