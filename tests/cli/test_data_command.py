@@ -38,6 +38,7 @@ def test_list_tells_what_is_stored(call: Call, tmp_path: Path, monkeypatch: pyte
     text = call.good("data", "list").out
     assert "`fedprior data fetch cifar10`" in text
     assert "`fedprior data import femnist" in text
+    assert {line.split()[0] for line in text.splitlines() if not line.startswith(" ")} == set(found), "hanging lines"
     store.import_files("mnist", write(tmp_path / "mine", FILES))
     found = entries(call)
     assert (found["mnist"]["state"], found["mnist"]["examples"]) == ("stored", {"train": 6, "test": 4})

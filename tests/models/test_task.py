@@ -562,8 +562,8 @@ def test_precision() -> None:
 
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(lambda: build("mlp", {}, (4,), 3), (4,)), (lambda: build("lenet5", {}, (1, 16, 16), 3), (1, 16, 16))],
-    ids=["stacked", "one by one"],
+    [MODELS["mlp"], MODELS["batch norm"], MODELS["group norm"], MODELS["cnn"]],
+    ids=["stacked", "stacked batch norm", "stacked group norm", "one by one"],
 )
 def test_mixed_precision_is_for_training_passes(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     """Training rounds to bfloat16's 8 bits, so it differs from full precision, but by no more than those; predictions
@@ -572,8 +572,8 @@ def test_mixed_precision_is_for_training_passes(make: Callable[[], nn.Module], s
     full, mixed = Task(module, 3), Task(module, 3, mixed=True)
     w = tree.expand(full.init(Key.from_seed(0)), 2)
     batch = Batch(normal(0, 2, 5, *shape).float(), torch.arange(10).view(2, 5) % 3, torch.full((2, 5), 0.2))
-    value, grads = value_and_grad(lambda w, _, b: full.nll(w, b), w, None, batch)
-    rounded, others = value_and_grad(lambda w, _, b: mixed.nll(w, b), w, None, batch)
+    value, grads = value_and_grad(lambda w, _, b: full.nll(w, b), tree.clone(w), None, batch)
+    rounded, others = value_and_grad(lambda w, _, b: mixed.nll(w, b), tree.clone(w), None, batch)
     assert rounded.dtype == torch.float32
     assert not torch.equal(value, rounded)
     torch.testing.assert_close(rounded, value, rtol=2e-2, atol=2e-2)

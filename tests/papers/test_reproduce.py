@@ -608,6 +608,7 @@ def test_the_quick_version(tmp_path: Path) -> None:
     outcome = reproduce(small, tmp_path / "out", started, scale="quick", settings={"workers": 1})
     assert started.runs == [("local", 0), ("local", 1)]
     assert (outcome.scale, outcome.seeds, outcome.rows, outcome.columns) == ("quick", 2, ["B"], ["all"])
+    assert outcome.quick == {"rounds": 1}, "what it changes of a run is told"
     for folder in (tmp_path / "out").iterdir():
         assert json.loads((folder / "summary.json").read_text())["rounds"] == 1
     assert reproduce(small, tmp_path / "out", never, scale="quick", seeds=1).seeds == 1

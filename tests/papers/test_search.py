@@ -14,7 +14,7 @@ from fedprior.errors import FedpriorError
 from fedprior.experiment.config import Config
 from fedprior.experiment.journal import Journal, Observer
 from fedprior.papers import Table, reproduce, search
-from fedprior.papers.cell import Cell, unfolded
+from fedprior.papers.cell import Cell, folded, unfolded
 from fedprior.papers.search import best, write
 from fedprior.papers.table import read
 
@@ -63,11 +63,11 @@ def nobody(config: Config) -> Observer | None:
     return None
 
 
-def test_unfolded() -> None:
-    assert unfolded({"rounds": 3, "train.lr": 0.1, "train.momentum": 0.9}) == {
-        "rounds": 3,
-        "train": {"lr": 0.1, "momentum": 0.9},
-    }
+def test_folded_and_unfolded() -> None:
+    flat = {"rounds": 3, "train.lr": 0.1, "train.momentum": 0.9, "data.a.b": [1]}
+    deep = {"rounds": 3, "train": {"lr": 0.1, "momentum": 0.9}, "data": {"a": {"b": [1]}}}
+    assert unfolded(flat) == deep
+    assert folded(deep) == flat
 
 
 def test_a_trial_is_the_rows_run_with_the_setting_and_shortened(tmp_path: Path) -> None:

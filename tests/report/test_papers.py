@@ -172,8 +172,10 @@ def test_one_seed_is_one_seed() -> None:
 
 
 def test_a_quick_table_is_not_the_papers() -> None:
-    text = papers.markdown(outcome(scale="quick"))
+    text = papers.markdown(outcome(scale="quick", quick={"rounds": 3, "data.keep": 0.05}))
     assert "**Not the paper's setting**" in text
+    assert "Every run has rounds = 3, data.keep = 0.05." in text
+    assert "Every run has" not in papers.markdown(outcome(scale="quick")), "where there are fewer seeds only"
     assert text.index("Not the paper's setting") < text.index("| method |"), "before any number"
 
 
@@ -394,7 +396,9 @@ def test_a_quick_page_says_so() -> None:
 
 
 def test_a_quick_page_is_not_the_papers() -> None:
-    assert "not the paper's setting" in "".join(Page(papers.page(outcome(scale="quick"))).text).lower()
+    text = "".join(Page(papers.page(outcome(scale="quick", quick={"rounds": 3}))).text)
+    assert "not the paper's setting" in text.lower()
+    assert "Every run has rounds = 3." in text
 
 
 # Files

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from fedprior.cli.arguments import Json, Options
+from fedprior.cli.screen import screen
 
 if TYPE_CHECKING:
     from fedprior.data.store import Manifest
@@ -34,12 +37,12 @@ def list_data(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(entries, indent=2))
         return
-    console = Console()
+    grid = Grid.grid(padding=(0, 1))
     for entry in entries:
-        console.print(f"[bold]{entry['name']:<15}[/] {entry['about']}", highlight=False)
-        if "state" in entry:
-            console.print(f"{'':<15} {_state(entry)}", highlight=False, markup=False)
-        console.print(f"{'':<15} options: {', '.join(entry['options'])}", style="dim", highlight=False)
+        state = f"\n{_state(entry)}" if "state" in entry else ""
+        options = f"\noptions: {', '.join(entry['options'])}"
+        grid.add_row(Text(entry["name"], "bold", no_wrap=True), Text.assemble(entry["about"], state, (options, "dim")))
+    screen().print(grid)
 
 
 def _stored(name: str) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def describe(
             row["divergence"] = divergence
         print(json.dumps({"clients": clients, "heterogeneity": federation.heterogeneity()}, indent=2))
         return
-    console = Console() if sys.stdout.isatty() else Console(width=100)
+    console = screen(100)
     if len(federation) <= tables.SHOWN and federation.classes <= 20:
         console.print(tables.federation(federation))
         console.print()

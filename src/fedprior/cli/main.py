@@ -14,6 +14,7 @@ from rich.console import Console
 from fedprior import __version__
 from fedprior.cli import data, papers
 from fedprior.cli.arguments import Json, Options
+from fedprior.cli.screen import screen
 from fedprior.errors import FedpriorError, FedpriorWarning, of_the_disk, unknown
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has it, but exports this child of it only
@@ -102,7 +103,7 @@ def _finish(results: dict[str, Any], folder: Path, *, quiet: bool, as_json: bool
         return
     if quiet:
         return
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = screen(120)
     if len(results) > 1:
         console.print(tables.comparison(results, wide=console.width >= 110))
         console.print()
@@ -224,7 +225,7 @@ def list_methods(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(catalogue(), indent=2))
     else:
-        (Console() if sys.stdout.isatty() else Console(width=120)).print(tables.methods())
+        screen(120).print(tables.methods())
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from fedprior.cli.screen import screen
 from fedprior.errors import FedpriorError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
             names = ", ".join(table.missing)
             state += f" ({names})" if table.state == "data missing" else f"; data missing: {names}"
         grid.add_row(table.name, escape(table.title), state, duration(table.minutes) if table.minutes else "–")
-    (Console() if sys.stdout.isatty() else Console(width=130)).print(grid)
+    screen().print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")
 
 
@@ -123,7 +123,7 @@ def reproduce(
     if as_json:
         print(json.dumps(jsonable(outcome.document()), indent=2))
     elif not quiet:
-        console = Console() if sys.stdout.isatty() else Console(width=130)
+        console = screen()
         for kind in report.KINDS:
             if outcome.cells.get(kind):
                 console.print(report.grid(outcome, kind))
@@ -131,7 +131,7 @@ def reproduce(
                     told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
                     console.print(told, highlight=False, markup=False)
         if scale == "quick":
-            console.print(": ".join(report.QUICK), highlight=False)
+            console.print(f"{report.QUICK}: {report.quick(outcome)}", highlight=False, markup=False)
         console.print("written: " + ", ".join(str(path) for path in written), highlight=False)
 
 
@@ -149,6 +149,6 @@ def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_j
     if as_json:
         print(json.dumps(jsonable(found), indent=2))
     elif not quiet:
-        console = Console() if sys.stdout.isatty() else Console(width=130)
+        console = screen()
         console.print(report.choices(found))
         console.print(f"written: {path}", highlight=False)

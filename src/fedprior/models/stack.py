@@ -95,8 +95,9 @@ def _batch_norm(layer: nn.BatchNorm1d, name: str) -> Forward:
         x = x.to(mean.dtype)
         if shares is not None:
             running, share = (mean, variance), shares.unsqueeze(1)  # [C, 1, B]
-            mean = share @ x
-            variance = share @ (x - mean).square()
+            with torch.autocast("cpu", enabled=False):  # statistics in full, where training passes are in bfloat16
+                mean = share @ x
+                variance = share @ (x - mean).square()
             count = (share > 0).sum(2, keepdim=True)
             with torch.no_grad():
                 running[0].lerp_(mean, momentum)

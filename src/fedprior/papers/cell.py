@@ -39,6 +39,14 @@ def unfolded(setting: Section) -> dict[str, Any]:
     return done
 
 
+def folded(sections: Mapping[str, Any], within: str = "") -> Section:
+    """{"train": {"lr": 0.1}} -> {"train.lr": 0.1}."""
+    done: Section = {}
+    for key, value in sections.items():
+        done |= folded(value, f"{within}{key}.") if isinstance(value, Mapping) else {f"{within}{key}": value}
+    return done
+
+
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """Sections laid over each other, later ones on top; a section with another name replaces what is below."""
     done: dict[str, Any] = {}

@@ -71,6 +71,7 @@ class Outcome:
     unknown: list[str] = field(default_factory=list)
     stand_in: str = ""
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)  # row -> what a search on validation data chose
+    quick: dict[str, Any] = field(default_factory=dict)  # what the quick scale changes of every run, such as train.lr
 
     def number(self, kind: Kind, row: str, column: str) -> Number | None:
         """One cell."""

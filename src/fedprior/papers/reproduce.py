@@ -20,7 +20,7 @@ from fedprior.experiment import config as configs
 from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
 from fedprior.experiment.journal import Journal
 from fedprior.papers import provenance
-from fedprior.papers.cell import Cell
+from fedprior.papers.cell import Cell, folded
 from fedprior.papers.outcome import Kind, Number, Outcome
 from fedprior.papers.table import Column, Scale, Table
 from fedprior.rng import Key
@@ -51,6 +51,7 @@ def reproduce(
     outcome = Outcome(*what, chosen, methods, count)
     outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
     outcome.chosen = {row: table.chosen[row] for row in methods if row in table.chosen}
+    outcome.quick = folded(table.quick.run) if scale == "quick" else {}
     data = Loaded()
     seconds: dict[str, float] = {}  # by folder: columns may share a run
     ran: set[tuple[str, str, int]] = set()

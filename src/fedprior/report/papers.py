@@ -20,7 +20,7 @@ from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
 from fedprior.papers.outcome import Kind, Number, Outcome, Pair
 
-QUICK = ("Not the paper's setting", "fewer rounds, seeds or columns, to see whether the ranking shows.")
+QUICK = "Not the paper's setting"
 CHOSEN = "By `--search`, with equally many settings for every method unless it is said below."
 KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
 
@@ -55,7 +55,7 @@ def markdown(outcome: Outcome) -> str:
     about = outcome.about
     lines = [f"# {outcome.name}", "", f"{outcome.paper}: {outcome.title}.", ""]
     if outcome.scale == "quick":
-        lines += [f"**{QUICK[0]}**: {QUICK[1]}", ""]
+        lines += [f"**{QUICK}**: {quick(outcome)}", ""]
     if outcome.stand_in:
         lines += [f"**A stand-in**: {outcome.stand_in}", ""]
     if about.get("part"):
@@ -84,6 +84,12 @@ def markdown(outcome: Outcome) -> str:
     if outcome.unknown:
         lines += ["## What the paper leaves open", "", *(f"- {item}" for item in outcome.unknown), ""]
     return "\n".join(lines)
+
+
+def quick(outcome: Outcome) -> str:
+    """What the quick scale is for, and what it changes."""
+    run = f" Every run has {_told(outcome.quick)}." if outcome.quick else ""
+    return f"fewer rounds, examples, seeds or columns, to see whether the ranking shows.{run}"
 
 
 def _head(outcome: Outcome) -> list[str]:
@@ -129,7 +135,7 @@ def page(outcome: Outcome) -> str:
         f"{outcome.seeds} seeds · {html.escape(str(outcome.about.get('date')))} · {html.escape(_what(outcome))}</p>",
     ]
     if outcome.scale == "quick":
-        parts.append(f"<p><b>{QUICK[0]}</b>: {QUICK[1]}</p>")
+        parts.append(f"<p><b>{QUICK}</b>: {html.escape(quick(outcome))}</p>")
     if outcome.about.get("part"):
         parts.append(f"<p><b>A part of the table</b>: {html.escape(outcome.about['part'])}.</p>")
     if outcome.stand_in:
