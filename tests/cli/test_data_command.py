@@ -37,7 +37,7 @@ def test_list_tells_what_is_stored(call: Call, tmp_path: Path, monkeypatch: pyte
     assert found["digit_domains"]["missing"] == ["mnist", "mnist_m", "usps"]
     text = call.good("data", "list").out
     assert "`fedprior data fetch cifar10`" in text
-    assert "`fedprior data import femnist" in text
+    assert "`fedprior data import mnist_m FILE...`" in text
     assert {line.split()[0] for line in text.splitlines() if not line.startswith(" ")} == set(found), "hanging lines"
     store.import_files("mnist", write(tmp_path / "mine", FILES))
     found = entries(call)
@@ -73,7 +73,7 @@ def test_fetch(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(server.asked) == asked
         call.good("data", "fetch", "mnist", "--force")
         assert len(server.asked) > asked
-    refused(call("data", "fetch", "femnist"), "femnist cannot be fetched", "fedprior data import femnist")
+    refused(call("data", "fetch", "mnist_m"), "mnist_m cannot be fetched", "fedprior data import mnist_m")
     refused(call("data", "fetch", "mnits"), "did you mean 'mnist'?")
 
 

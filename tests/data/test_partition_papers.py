@@ -254,6 +254,8 @@ def test_small_clients_can_be_dropped() -> None:
     assert list(by_column(values)) == ["w1", "w2", "w10"]
     assert list(by_column(values, min_size=2, smaller="drop")) == ["w2", "w10"]
     assert list(by_column(values, clients=2)) == ["w1", "w2"]
+    assert list(by_column(values, at_most=2)) == ["w1", "w2"]
+    assert list(by_column(values, at_most=1000)) == list(by_column(values))
     for options in ({"clients": 4}, {"min_size": 6, "smaller": "drop"}):
         with pytest.raises(FedpriorError, match="use fewer clients or a smaller min_size"):
             by_column(values, **options)

@@ -70,7 +70,7 @@ def test_confidence_by_hand() -> None:
     B: μ = (0, 1), σ = (½, ½): ρ² = (½ + 1)/2 = ¾, τ = 4/3. One number for the weights and the bias together.
     """
     method = pfedvem(federation(SIZES))
-    rho2 = method.variance(two((1, 0), (2, 1)), widths(1, 0.5), two((0, 0), (0, 0)))
+    rho2, _ = method.variances(two((1, 0), (2, 1)), widths(1, 0.5), two((0, 0), (0, 0)))
     assert torch.allclose(rho2, vector(3.5, 0.75), rtol=1e-12)
     assert torch.allclose(1 / rho2, vector(0.2857142857, 1.3333333333), rtol=0, atol=1e-10)
 
@@ -96,7 +96,7 @@ def test_kl_at_the_m_step() -> None:
     """
     method = pfedvem(federation(SIZES))
     mu, pi, w = two((1, 0), (2, 1)), widths(1, 0.5), two((0, 0), (0, 0))
-    rho2 = method.variance(mu, pi, w)
+    rho2 = method.variances(mu, pi, w)[0]
     kl = kl_to_isotropic(mu, deviations(pi), w, rho2)
     assert torch.allclose(kl, vector(1.2527629685, 1.0986122887), rtol=0, atol=1e-10)
     library = kl_divergence(Normal(flat(mu), flat(deviations(pi))), Normal(flat(w), rho2.sqrt()[:, None])).sum(1)
@@ -108,7 +108,7 @@ def test_confidence_minimises_the_kl() -> None:
     data = federation(SIZES)
     method = pfedvem(data)
     client, down = second_round(method, data)
-    rho2 = method.variance(client.mu, client.pi, down.w)
+    rho2 = method.variances(client.mu, client.pi, down.w)[0]
 
     def kl(factor: float) -> Tensor:
         return kl_to_isotropic(client.mu, deviations(client.pi), down.w, factor**2 * rho2)
@@ -118,11 +118,13 @@ def test_confidence_minimises_the_kl() -> None:
 
 
 def test_confidence_of_the_ablations() -> None:
-    """Uncertainty only: ρ² = Σσ²/d: A 1, B ¼.  Deviation only: ρ² = ‖μ - w‖²/d: A 5/2, B ½."""
+    """Uncertainty only: 1/τ = Σσ²/d: A 1, B ¼.  Deviation only: 1/τ = ‖μ - w‖²/d: A 5/2, B ½."""
     data = federation(SIZES)
     arguments = two((1, 0), (2, 1)), widths(1, 0.5), two((0, 0), (0, 0))
     for confidence, expected in (("uncertainty_only", vector(1, 0.25)), ("deviation_only", vector(2.5, 0.5))):
-        assert torch.allclose(pfedvem(data, confidence=confidence).variance(*arguments), expected, rtol=1e-12)
+        rho2, doubt = pfedvem(data, confidence=confidence).variances(*arguments)
+        assert torch.allclose(doubt, expected, rtol=1e-12)
+        assert torch.allclose(rho2, vector(3.5, 0.75), rtol=1e-12), "the prior's is that of Eq. 12 all the same"
 
 
 @pytest.mark.parametrize("confidence", ["both", "uncertainty_only", "deviation_only"])
@@ -130,23 +132,22 @@ def test_the_variance_has_a_floor(confidence: str) -> None:
     """ρ² ≥ 1e-8, so no confidence is infinite: σ ≈ 1e-13 at π = -30, and μ = w."""
     method = pfedvem(federation(SIZES), confidence=confidence)
     mu, pi = two((1,), (2,)), two((-30,), (-30,))
-    assert method.variance(mu, pi, mu).tolist() == [1e-8]
+    assert [v.tolist() for v in method.variances(mu, pi, mu)] == [[1e-8], [1e-8]]
 
 
 @pytest.mark.parametrize("confidence", ["uncertainty_only", "deviation_only"])
-def test_an_ablation_has_its_confidence_in_the_kl_too(confidence: str) -> None:
-    """The head is fitted under the same ρ² that weighs it at the server."""
+def test_an_ablation_concerns_the_weight_at_the_server_alone(confidence: str) -> None:
+    """The head is fitted under the ρ² of Eq. 12 whatever weighs it: with ‖μ - w‖²/d the KL of a wide q explodes."""
     data = federation(SIZES)
     method = pfedvem(data, confidence=confidence)
     client, down = second_round(method, data)
     own = keys(data, "round", 1)
     updated, up, _ = method.local_update(client, down, data.train, own)
     spread, gap = flat(deviations(client.pi)).square().sum(1), (flat(client.mu) - flat(down.w)).square().sum(1)
-    rho2 = (spread if confidence == "uncertainty_only" else gap) / HEAD
-    assert torch.allclose(up.tau, 1 / rho2, rtol=1e-12)
-    mu, pi, _ = method.fit_head(client, down, rho2, data.train, own)
-    assert torch.allclose(flat(updated.mu), flat(mu), rtol=1e-10)
-    assert torch.allclose(flat(updated.pi), flat(pi), rtol=1e-10)
+    assert torch.allclose(up.tau, HEAD / (spread if confidence == "uncertainty_only" else gap), rtol=1e-12)
+    whole, other, _ = replace(method, confidence="both").local_update(client, down, data.train, own)
+    assert same(tree.clone(updated), tree.clone(whole))
+    assert (up.tau != other.tau).all()
 
 
 def test_deviation_only_begins_with_equal_weights() -> None:
@@ -176,7 +177,7 @@ def test_first_round(scale: float) -> None:
     assert torch.allclose(flat(deviations(client.pi)), torch.full((3, HEAD), scale, dtype=torch.float64), rtol=1e-12)
     assert same(tree.clone(client.mu), tree.clone(down.w))
     assert torch.allclose(up.tau, vector(*[scale**-2] * 3), rtol=1e-12)
-    rho2 = method.variance(client.mu, client.pi, down.w)
+    rho2 = method.variances(client.mu, client.pi, down.w)[0]
     assert kl_to_isotropic(client.mu, deviations(client.pi), down.w, rho2).abs().max() < 1e-11
     new = method.aggregate(server, tree.index(up, [2, 0]), torch.tensor([2, 0]))
     assert torch.allclose(flat(tree.expand(new.w, 1))[0], flat(updated.mu)[[0, 2]].mean(0), rtol=1e-12)
@@ -384,7 +385,7 @@ def test_a_head_without_bias() -> None:
 def objective(method: PFedVEM, client: Client, down: Prior, data: Any, own: Any) -> tuple[Tensor, Params, Params]:
     """L_j and its gradients by μ and π, read off one step of the real E-step: (old - new) / η_h."""
     one = replace(method, head_steps=1)
-    rho2 = method.variance(client.mu, client.pi, down.w)
+    rho2 = method.variances(client.mu, client.pi, down.w)[0]
     return gradients(one, client, down, rho2, data, own)
 
 
@@ -409,7 +410,7 @@ def test_duplicated_examples_double_the_data_term_alone() -> None:
     own = keys(data, "x")[[1]]
     L1, by_mu1, by_pi1 = objective(method, client, down, once, own)
     L2, by_mu2, by_pi2 = objective(method, client, down, twice, own)
-    rho2 = method.variance(client.mu, client.pi, down.w)
+    rho2 = method.variances(client.mu, client.pi, down.w)[0]
     mu, sigma = flat(client.mu), flat(deviations(client.pi))
     kl = kl_divergence(Normal(mu, sigma), Normal(flat(down.w), rho2.sqrt()[:, None])).sum(1)
     assert float(kl) > 0.01
@@ -426,7 +427,7 @@ def test_gradients_of_the_objective_by_finite_differences() -> None:
     method = pfedvem(data)
     client, down = second_round(method, data)
     own, h = keys(data, "x"), 1e-5
-    rho2 = method.variance(client.mu, client.pi, down.w)  # a constant of the round: it is not differentiated
+    rho2 = method.variances(client.mu, client.pi, down.w)[0]  # a constant of the round: it is not differentiated
     one = replace(method, head_steps=1)
     _, by_mu, by_pi = gradients(one, client, down, rho2, data.train, own)
     for part, grad in (("mu", by_mu), ("pi", by_pi)):

@@ -165,7 +165,7 @@ def test_one_cell() -> None:
 
 def test_document() -> None:
     """Everything, as JSON that any reader takes: what is not a number is null."""
-    found = outcome(unknown=["μ"], stand_in="digits", chosen={"A": {"train.lr": 0.1}})
+    found = outcome(unknown=["μ"], stand_in="digits", chosen={"A": {"train.lr": 0.1}}, quick={"rounds": 3})
     text = json.dumps(jsonable(found.document()), allow_nan=False)
     document = json.loads(text)
     plain = {k: v for k, v in document.items() if k not in ("cells", "ranking")}
@@ -184,6 +184,7 @@ def test_document() -> None:
         "unknown": ["μ"],
         "stand_in": "digits",
         "chosen": {"A": {"train.lr": 0.1}},
+        "quick": {"rounds": 3},
         "missing": [],
     }
     personal = document["cells"]["personal"]

@@ -98,7 +98,8 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
         Literal["normal", "default"], Field(description="w⁰: standard normal, as the authors', or the layer's own")
     ] = "normal"
     confidence: Annotated[
-        Literal["both", "uncertainty_only", "deviation_only"], Field(description="what ρ² is made of (ablations)")
+        Literal["both", "uncertainty_only", "deviation_only"],
+        Field(description="what τ, a client's weight at the server, is made of (ablations; the prior stays)"),
     ] = "both"
     base_head: Annotated[
         Literal["sampled", "mean"], Field(description="the heads that the base is trained against")
@@ -112,18 +113,18 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
 
     # The model
 
-    def variance(self, mu: Params, pi: Params, w: Params) -> Tensor:
-        """ρ_j², one number for the whole head, [C]  (Eq. 12)."""
+    def variances(self, mu: Params, pi: Params, w: Params) -> tuple[Tensor, Tensor]:
+        """ρ_j² of the prior, one number for the whole head, and 1/τ_j, the same unless ablated, [C] each  (Eq. 12)."""
         d = sum(leaf[0].numel() for leaf in mu.values())
         spread = torch.stack([F.softplus(p).square().flatten(1).sum(1) for p in pi.values()]).sum(0)
         gap = tree.sqdist(mu, w)
-        if self.confidence == "uncertainty_only":
-            rho2 = spread / d
-        elif self.confidence == "deviation_only":
-            rho2 = torch.where(gap > 0, gap, spread) / d  # in the first round μ = w: all clients alike
-        else:
-            rho2 = (spread + gap) / d
-        return rho2.clamp(min=SMALLEST)
+        weighed = {
+            "both": spread + gap,
+            "uncertainty_only": spread,
+            "deviation_only": torch.where(gap > 0, gap, spread),  # in the first round μ = w: all clients alike
+        }
+        rho2, doubt = ((v / d).clamp(min=SMALLEST) for v in (spread + gap, weighed[self.confidence]))
+        return rho2, doubt
 
     def heads(self, mu: Params, sigma: Params, keys: Keys, draws: int) -> Params:
         """Draws μ + σ ε, [C, K, ...], the same for all examples."""
@@ -214,14 +215,14 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
 
     def local_update(self, client: Client, down: Prior, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
         """τ from the old posterior and the new w; then the head; then the base  (Alg. 1)."""
-        rho2 = self.variance(client.mu, client.pi, down.w)
+        rho2, doubt = self.variances(client.mu, client.pi, down.w)
         mu, pi, loss = self.fit_head(client, down, rho2, data, keys)
         base = self.fit_base(down.base, mu, pi, data, keys)
         fine = torch.stack([torch.isfinite(v).flatten(1).all(1) for v in tree.leaves({"m": mu, "p": pi, "b": base})])
         ok = fine.all(0)
         mu, pi = _restore(ok, mu, client.mu), _restore(ok, pi, client.pi)
         base = _restore(ok, base, down.base)
-        tau = ok.double() / rho2.double()
+        tau = ok.double() / doubt.double()
         logs = {
             "loss": loss / data.n,
             "tau": tau,

@@ -175,9 +175,18 @@ def test_without_a_published_checksum(tmp_path: Path) -> None:
         assert get(server, tmp_path, Remote("a.bin")) == CONTENT
 
 
+def test_a_longer_checksum_is_sha256(tmp_path: Path) -> None:
+    with Server({"a.bin": CONTENT}) as server:
+        assert get(server, tmp_path, Remote("a.bin", hashlib.sha256(CONTENT).hexdigest())) == CONTENT
+        (tmp_path / "a.bin").unlink()
+        assert "wrong checksum" in failure(server, tmp_path, Remote("a.bin", "0" * 64))
+
+
 def test_wrong_size_is_noticed_before_the_download(tmp_path: Path) -> None:
     with Server({"a.bin": b"<html>sign in first</html>"}) as server:
-        assert "has 26 bytes there, not 102400" in failure(server, tmp_path, Remote("a.bin", FILE.md5, len(CONTENT)))
+        assert "has 26 bytes there, not 102400" in failure(
+            server, tmp_path, Remote("a.bin", FILE.checksum, len(CONTENT))
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.store.miniature import mini, png, tar, write
+from data.store.miniature import mini, picture, tar, write
 from fedprior.data.store.formats import pickled
 from fedprior.data.store.importers import decode
 from fedprior.data.store.record import Record
@@ -177,7 +177,7 @@ def test_rows_with_impossible_labels_are_not_binary(tmp_path: Path) -> None:
 
 def sheets() -> dict[str, bytes]:
     planes = X.reshape(-1, 3, 8).transpose(0, 2, 1)  # [n, pixels, channels]
-    files = {f"{name}.png": png(planes[list(rows)], [1] * len(rows)) for name, rows in reversed(BATCHES.items())}
+    files = {f"{name}.png": picture(planes[list(rows)]) for name, rows in reversed(BATCHES.items())}
     lists = {"train_lables.json": FINE[:6], "test_lables.json": FINE[6:]}
     return files | {name: json.dumps(y.tolist()).encode() for name, y in lists.items()}
 
@@ -198,7 +198,7 @@ def test_sheets_without_labels(tmp_path: Path) -> None:
 
 def test_a_picture_that_is_no_sheet(tmp_path: Path) -> None:
     with pytest.raises(FedpriorError, match="rows of 5 pixels"):
-        decode(TEN, write(tmp_path, {"cat.png": png(np.zeros((2, 5, 3), np.uint8), [0, 0])}))
+        decode(TEN, write(tmp_path, {"cat.png": picture(np.zeros((2, 5, 3), np.uint8))}))
 
 
 def test_no_test_data(tmp_path: Path) -> None:

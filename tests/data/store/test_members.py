@@ -60,7 +60,7 @@ def test_archives_in_archives(tmp_path: Path) -> None:
 def test_folders_in_order(tmp_path: Path) -> None:
     write(tmp_path / "f" / "sub", {"b": b"2"})
     write(tmp_path / "f", {"a": b"1", "z": b"3"})
-    assert list(contents(tmp_path / "f")) == ["a", "b", "z"]
+    assert list(contents(tmp_path / "f")) == ["f/a", "f/sub/b", "f/z"], "with the folders that they are in"
 
 
 def test_npz_is_one_member(tmp_path: Path) -> None:

@@ -166,10 +166,10 @@ def test_files_that_decode_to_something_else(data: Path, monkeypatch: pytest.Mon
 
 
 def test_what_can_only_be_imported() -> None:
-    text = refusal(store.fetch, "femnist")
-    assert "femnist cannot be fetched: get LEAF's JSON files" in text
-    assert "`fedprior data import femnist FILE...`" in text
-    assert "get it with `fedprior data import femnist FILE...`" in refusal(store.load, "femnist")
+    text = refusal(store.fetch, "mnist_m")
+    assert "mnist_m cannot be fetched: get its authors' mnist_m.tar.gz" in text
+    assert "`fedprior data import mnist_m FILE...`" in text
+    assert "get it with `fedprior data import mnist_m FILE...`" in refusal(store.load, "mnist_m")
 
 
 # Import

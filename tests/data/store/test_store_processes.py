@@ -31,7 +31,7 @@ print(fetch("mnist", progress=lambda *step: print(*step, flush=True)).source, fl
 
 def another(server: Server) -> subprocess.Popen[str]:
     """A process that fetches."""
-    files = [(file.name, file.md5) for file in server.source().files]
+    files = [(file.name, file.checksum) for file in server.source().files]
     code = SCRIPT.format(path=sys.path, files=files, base=server.base)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 

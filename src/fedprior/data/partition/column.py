@@ -20,6 +20,7 @@ def by_column(
     min_size: MinSize = 1,
     smaller: Annotated[Literal["refuse", "drop"], Field(description="What becomes of smaller ones.")] = "refuse",
     clients: Annotated[int | None, Field(ge=1, description="Only the first so many, by name.")] = None,
+    at_most: Annotated[int | None, Field(ge=1, description="The same, but there may be fewer.")] = None,
 ) -> dict[str, Indices]:
     """The clients are the distinct values of a column [N]: name -> sorted indices, site2 before site10."""
     found = _named(values)
@@ -33,7 +34,7 @@ def by_column(
             f"{len(kept)} clients have at least {min_size} examples, not {clients or 1}: use fewer clients or a "
             "smaller min_size."
         )
-    return {name: found[name] for name in kept[:clients]}
+    return {name: found[name] for name in kept[:clients][:at_most]}
 
 
 def merged(

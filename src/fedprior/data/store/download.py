@@ -83,7 +83,7 @@ class _Part:
 def download(url: str, file: Remote, folder: Path, progress: Progress) -> Path:
     """The file at an address, in `folder`, with the right checksum."""
     target = folder / file.name
-    if target.is_file() and file.md5 and _md5(target) == file.md5:
+    if target.is_file() and file.checksum and _is(file, target):
         return target
     part = _Part(folder / f"{file.name}.part", url)
     for attempt in range(TRIES):
@@ -94,16 +94,19 @@ def download(url: str, file: Remote, folder: Path, progress: Progress) -> Path:
         except _BrokenOff as error:
             if part.size() <= before or attempt == TRIES - 1:
                 raise SourceError(f"{file.name}: {error}") from None
-    if file.md5 and _md5(part.path) != file.md5:
+    if file.checksum and not _is(file, part.path):
         part.discard()
         raise SourceError(f"{file.name} has the wrong checksum and was deleted")
     part.finish(target)
     return target
 
 
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+def _is(file: Remote, path: Path) -> bool:
+    """Whether the file's checksum is the published one."""
+    kind = "sha256" if len(file.checksum) == 64 else "md5"
+    with path.open("rb") as content:
+        found = hashlib.file_digest(content, lambda: hashlib.new(kind, usedforsecurity=False))
+    return found.hexdigest() == file.checksum
 
 
 def _transfer(part: _Part, file: Remote, progress: Progress) -> None:

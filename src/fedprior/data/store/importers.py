@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedprior.data.store.check import check
-from fedprior.data.store.formats.cifar import CifarBinary, CifarPython, Sheets
+from fedprior.data.store.formats.cifar import CifarBinary, CifarPython
 from fedprior.data.store.formats.idx import Idx
 from fedprior.data.store.formats.leaf import Leaf
 from fedprior.data.store.formats.npz import Npz
+from fedprior.data.store.formats.pictures import Listed, Photos, Sheets
 from fedprior.data.store.formats.reader import Arrays, Reader
 from fedprior.data.store.formats.tables import Hospitals, Rows, Tweets
+from fedprior.data.store.formats.tff import Tff
 from fedprior.data.store.members import BROKEN, Member, members
 from fedprior.data.store.record import Record
 from fedprior.errors import FedpriorError
@@ -24,7 +26,10 @@ FORMATS: dict[str, Callable[[Record], Reader]] = {
     "cifar-python": CifarPython,
     "cifar-binary": CifarBinary,
     "sheets": Sheets,
+    "listed": Listed,
+    "photos": Photos,
     "leaf": Leaf,
+    "tff": Tff,
     "hospitals": Hospitals,
     "tweets": Tweets,
     "rows": Rows,

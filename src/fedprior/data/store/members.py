@@ -21,11 +21,17 @@ from typing import IO, Any
 from fedprior.errors import FedpriorError
 
 HEAD = 4096
+CHUNK = 1 << 20
 LIMIT = 4 << 30
 """The largest member that is read; a larger one is a mistake or a decompression bomb."""
 
 ZIP = b"PK\x03\x04"
-COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+COMPRESSED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"\x5d\0\0": lzma.open,  # the older container, .lzma
+}
 BROKEN = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
 """What the standard library raises on archives that are damaged, encrypted or of a kind that it does not know."""
 
@@ -52,6 +58,19 @@ class Member:
             raise FedpriorError(f"'{self.path}' is larger than {LIMIT >> 30} GiB and is not read: give smaller files.")
         return content
 
+    def copy(self, target: IO[bytes]) -> None:
+        """Write all of it elsewhere, bit by bit: for what the memory should not hold."""
+        with _plain_errors(self.path):
+            self.file.seek(0)
+        while chunk := self._chunk():
+            target.write(chunk)  # errors of the target pass through
+            if target.tell() > 4 * LIMIT:
+                raise FedpriorError(f"'{self.path}' is larger than {4 * LIMIT >> 30} GiB and is not read.")
+
+    def _chunk(self) -> bytes:
+        with _plain_errors(self.path):
+            return self.file.read(CHUNK)
+
 
 def members(paths: Iterable[Path]) -> Iterator[Member]:
     """Every file in the given files, folders and archives, in the order of their names."""
@@ -64,7 +83,7 @@ def members(paths: Iterable[Path]) -> Iterator[Member]:
                 raise FedpriorError(f"'{file}' is given twice: give every file once.")
             seen.add(file.resolve())
             with _plain_errors(str(file)), file.open("rb") as stream:
-                yield from _expand(file.name, stream)
+                yield from _expand(file.relative_to(path.parent).as_posix(), stream)
 
 
 @contextmanager

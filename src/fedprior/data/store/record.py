@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Remote:
-    """One file of a web address. MD5 is what publishers give, if anything; decoded examples are checked as well."""
+    """One file of a web address. Decoded examples are checked as well."""
 
     name: str
-    md5: str = ""
+    checksum: str = ""  # MD5 or, if it is that long, SHA-256; publishers mostly give the former, if anything
     size: int | None = None  # bytes, where known: an error page is noticed before it is downloaded
 
 

@@ -12,6 +12,7 @@ NPZ = "an .npz file with x_train, y_train, x_test and y_test"
 CIFAR_SITE = "https://www.cs.toronto.edu/~kriz/"
 CIFAR_CITATION = "A. Krizhevsky. Learning Multiple Layers of Features from Tiny Images. 2009."
 OFFICE_CITATION = "B. Gong et al. Geodesic Flow Kernel for Unsupervised Domain Adaptation. CVPR 2012."
+OFFICE_PHOTOS = "91ad5c3f5b7b205083692e2aa62630692596cb1a.zip"  # named by its commit, packed anew on every request
 OFFICE_DOMAINS = {"amazon": 958, "caltech10": 1123, "dslr": 157, "webcam": 295}
 
 FASHION_FILES = (
@@ -25,6 +26,9 @@ MNIST_FILES = (
     Remote("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28881),
     Remote("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1648877),
     Remote("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4542),
+)
+TFF_EMNIST = Remote(
+    "emnist_all.sqlite.lzma", "c3aaf91b4cf4e69d53d81627ad119eccdc878ff906f68e66063ff10f67faad48", 170507172
 )
 HEART_FILES = (
     Remote("processed.cleveland.data", "2d91a8ff69cfd9616aa47b59d6f843db"),
@@ -126,10 +130,12 @@ _RECORDS = (
         title="FEMNIST: handwritten digits and letters by writer, 28 × 28, dark on white",
         classes=62,
         shape=(1, 28, 28),
-        formats=("leaf", "npz"),
-        accepts="LEAF's JSON files (all_data, or those of train and test), or an .npz file with x, y and writer",
+        formats=("leaf", "npz", "tff"),
+        accepts="LEAF's JSON files (all_data, or those of train and test), TensorFlow Federated's emnist_all.sqlite, "
+        "or an .npz file with x, y and writer",
         licence="NIST Special Database 19 (US government); LEAF: BSD-2-Clause",
         citation="S. Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097, 2018.",
+        sources=(Url("https://storage.googleapis.com/tff-datasets-public/", (TFF_EMNIST,)),),
         columns=("writer",),
     ),
     Record(
@@ -167,8 +173,8 @@ _RECORDS = (
         title="MNIST-M: MNIST's digits over patches of photographs, 32 × 32",
         classes=10,
         shape=(3, 32, 32),
-        formats=("npz",),
-        accepts=NPZ,
+        formats=("npz", "listed"),
+        accepts=f"its authors' mnist_m.tar.gz (images and lists of their labels), or {NPZ}",
         licence=NO_LICENCE,
         citation="Y. Ganin et al. Domain-Adversarial Training of Neural Networks. JMLR 17, 2016.",
     ),
@@ -177,10 +183,11 @@ _RECORDS = (
         title="Office-Caltech-10: 2,533 colour images of objects from four domains, 64 × 64",
         classes=10,
         shape=(3, 64, 64),
-        formats=("npz",),
-        accepts="an .npz file with x, y and domain",
+        formats=("npz", "photos"),
+        accepts="its photographs in folders <domain>/<class> (also archived), or an .npz file with x, y and domain",
         licence=NO_LICENCE,
         citation=OFFICE_CITATION,
+        sources=(Url("https://github.com/ChristophRaab/Office_Caltech_DA_Dataset/archive/", (Remote(OFFICE_PHOTOS),)),),
         counts={"all": 2533},
         columns=("domain",),
         groups=OFFICE_DOMAINS,

