@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from fedprior.papers import Outcome, Pair
 from fedprior.papers.outcome import Number
 from fedprior.report import papers
+from fedprior.report.papers.webpage import ticks
 
 VOID = {"meta", "line", "circle"}  # elements without an end
 
@@ -368,7 +372,7 @@ def test_one_value_is_in_the_middle() -> None:
     assert page.dots() == [pytest.approx((190 + 750) / 2)]
     assert page.rings() == []
     assert page.bars() == []
-    assert [text for text in page.text if re.fullmatch(r"[\d.]+", text)] == ["70.0", "70.5", "71.0", "71.5", "72.0"]
+    assert [text for text in page.text if re.fullmatch(r"[\d.]+", text)] == ["70", "71", "72"]
 
 
 def test_places_in_the_picture() -> None:
@@ -389,6 +393,35 @@ def test_a_column_without_numbers_has_no_picture() -> None:
     found = single(80.0, [70.0])
     found.columns.append("few")
     assert papers.page(found).count("<svg") == 1
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks(low: float, span: float) -> None:
+    """From two to seven multiples of 1, 2 or 5 times a power of ten, all that lie within."""
+    found = ticks(low, low + span)
+    assert 2 <= len(found) <= 7
+    step = found[1] - found[0]
+    mantissa = step / 10 ** math.floor(math.log10(step) + 1e-6)
+    assert min(abs(mantissa - k) for k in (1, 2, 5)) < 1e-3
+    near = 1e-6 * step + 1e-9 * abs(low)
+    assert low - near <= found[0] < low + step + near
+    assert low + span - step - near < found[-1] <= low + span + near
+
+
+def test_the_page_explains_itself() -> None:
+    """A legend, and the command that gives the numbers again."""
+    text = "".join(Page(papers.page(outcome())).text)
+    assert "○ the paper" in text
+    assert "● ours, with two standard errors" in text
+    assert COMMAND in text
+    assert "standard errors" not in "".join(Page(papers.page(outcome(seeds=1))).text)
+
+
+def test_seconds_are_of_no_model() -> None:
+    for text in (papers.markdown(outcome(metric="seconds")), papers.page(outcome(metric="seconds"))):
+        assert "ersonal models" not in text
+        assert "Seconds a round" in text
+    assert "miniature: seconds a round\n" in rendered(papers.grid(outcome(metric="seconds"), "personal"))
 
 
 def test_a_quick_page_says_so() -> None:

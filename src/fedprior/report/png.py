@@ -43,6 +43,8 @@ def png(picture: Portrait) -> bytes:
     counts, edges = picture.histogram()
     below.bar(edges[:-1], counts, width=0.95 * np.diff(edges), align="edge", color=SIZE)
     below.set(xlabel="training examples", ylabel="clients")
+    for axis in (dots.xaxis, dots.yaxis, sizes.xaxis, skew.xaxis, below.yaxis):
+        axis.get_major_locator().set_params(integer=True)  # there is no client 2.5
     for axes in (dots, sizes, skew, below):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)

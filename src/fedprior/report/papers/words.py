@@ -1,0 +1,84 @@
+"""What is said of a reproduced table, wherever it is shown."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from fedprior.papers.outcome import LESS, Kind, Number, Outcome, Pair
+
+QUICK = "Not the paper's setting"
+CHOSEN = "By `--search`, with equally many settings for every method unless it is said below."
+KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
+
+
+def shown(outcome: Outcome, kind: Kind) -> list[str]:
+    """The rows that have numbers of this kind."""
+    return [row for row in outcome.rows if outcome.cells.get(kind, {}).get(row)]
+
+
+def heading(outcome: Outcome, kind: Kind) -> str:
+    """What the numbers of a kind are of."""
+    return what(outcome) if outcome.metric in LESS else KINDS[kind]
+
+
+def what(outcome: Outcome) -> str:
+    """The metric, and how it is averaged."""
+    metric = {
+        "accuracy": "accuracy in %",
+        "balanced_accuracy": "balanced accuracy in %",
+        "seconds": "seconds a round",
+        "parameters": "numbers that a client is sent",
+    }
+    per = " of all test examples together" if outcome.per == "example" else ""
+    best = ", best round on test, as the paper reports it" if outcome.at == "best" else ""
+    return metric[outcome.metric] + per + best
+
+
+def seeds(outcome: Outcome) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{outcome.seeds} seed{'s' if outcome.seeds > 1 else ''}"
+
+
+def quick(outcome: Outcome) -> str:
+    """What the quick scale is for, and what it changes."""
+    run = f" Every run has {told(outcome.quick)}." if outcome.quick else ""
+    return f"fewer rounds, examples, seeds or columns, to see whether the ranking shows.{run}"
+
+
+def told(setting: Mapping[str, Any]) -> str:
+    """`train.lr = 0.1, rounds = 3`."""
+    return ", ".join(f"{name} = {value}" for name, value in setting.items())
+
+
+def verdict(pairs: list[Pair]) -> str:
+    """One sentence on a column's order."""
+    if not pairs:
+        return "the paper gives no two numbers to compare"
+    count = Counter(pair.verdict for pair in pairs)
+    said = [f"{count['holds']} of {len(pairs)} pairs of methods in the paper's order"]
+    if count["level"]:
+        said.append(f"{count['level']} level")
+    if count["reversed"]:
+        which = ", ".join(f"{p.worse} over {p.better}" for p in pairs if p.verdict == "reversed")
+        said.append(f"{count['reversed']} reversed ({which})")
+    return "; ".join(said)
+
+
+def cell(number: Number | None) -> str:
+    """`80.4 → 81.3 ± 1.0 (+0.9)`."""
+    if number is None or (number.paper is None and not number.values):
+        return ""
+    paper = "–" if number.paper is None else digits(number.paper)
+    if not number.values:
+        return f"{paper} →"
+    error = "" if math.isnan(number.error) else f" ± {number.error:.1f}"
+    change = f" ({number.delta:+.1f})" if not math.isnan(number.delta) else ""
+    return f"{paper} → {digits(number.ours)}{error}{change}"
+
+
+def digits(value: float) -> str:
+    """One decimal, or none of large numbers."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.1f}"
