@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprior.data.corruption import pixels, weather
-from fedprior.data.corruption.jpeg import compress
 from fedprior.errors import FedpriorError, unknown
 from fedprior.rng import Key
 
@@ -40,7 +39,7 @@ _KINDS: Mapping[str, _Kind] = {
     "impulse_noise": _Kind(pixels.impulse_noise, ((0.01,), (0.02,), (0.03,), (0.05,), (0.07,))),
     "frost": _Kind(weather.frost, ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))),
     "fog": _Kind(weather.fog, ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))),
-    "jpeg_compression": _Kind(compress, ((80,), (65,), (58,), (50,), (40,))),
+    "jpeg_compression": _Kind(pixels.jpeg_compression, ((80,), (65,), (58,), (50,), (40,))),
     "brightness": _Kind(pixels.brightness, ((0.05,), (0.1,), (0.15,), (0.2,), (0.3,))),
     "contrast": _Kind(pixels.contrast, ((0.75,), (0.5,), (0.4,), (0.3,), (0.15,))),
 }

@@ -1,12 +1,14 @@
-"""Noise, blur and tone. Images are [n, C, H, W] in 0..1; results may leave that range and are clipped by the caller."""
+"""Noise, blur, compression and tone. Images are [n, C, H, W] in 0..1; results may leave that range: the caller clips."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedprior.rng import Key
 
@@ -83,6 +85,17 @@ def motion_blur(x: Images, keys: Sequence[Key], radius: float, sigma: float) -> 
         if weight > 1e-5:  # all that is left out stays below 0.01 grey levels
             out += weight * windows[np.arange(len(x)), :, row, column]
     return out
+
+
+def jpeg_compression(x: Images, keys: Sequence[Key], quality: float) -> Images:
+    """Written as JPEG at `quality`, and read again."""
+    levels = np.rint(np.moveaxis(x, 1, -1) * 255).astype(np.uint8)  # [n, H, W, C]
+    for picture in levels:
+        file = io.BytesIO()
+        Image.fromarray(picture.squeeze(-1) if x.shape[1] == 1 else picture).save(file, "JPEG", quality=int(quality))
+        with Image.open(file) as again:
+            picture[...] = np.asarray(again).reshape(picture.shape)
+    return np.asarray(np.moveaxis(levels, -1, 1) / np.float32(255))
 
 
 def brightness(x: Images, keys: Sequence[Key], shift: float) -> Images:
