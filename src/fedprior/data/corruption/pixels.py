@@ -1,4 +1,4 @@
-"""Noise, blur, compression and tone. Images are [n, C, H, W] in 0..1; results may leave that range: the caller clips."""
+"""Noise, blur, compression and tone. Images are [n, C, H, W] in 0..1; results may leave that: the caller clips."""
 
 from __future__ import annotations
 
