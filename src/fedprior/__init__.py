@@ -8,13 +8,17 @@ result = fedprior.run(FedMAP(sigma2=15), federation, rounds=50)
 print(result.clients)
 """
 
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedprior import data
+    from fedprior.errors import FedpriorError
+    from fedprior.experiment import Participation, PersonalModel, Result, compare, load_model, run
+    from fedprior.local import Train
+
 __version__ = "0.1.0"
-
-from fedprior import data
-from fedprior.errors import FedpriorError
-from fedprior.experiment import Participation, PersonalModel, Result, compare, load_model, run
-from fedprior.local import Train
-
 __all__ = [
     "FedpriorError",
     "Participation",
@@ -26,3 +30,18 @@ __all__ = [
     "load_model",
     "run",
 ]
+_HOMES = {"FedpriorError": "fedprior.errors", "Train": "fedprior.local"}  # of the others: fedprior.experiment
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is first asked for, so that `fedprior --help` need not wait for PyTorch."""
+    if not name.startswith("_") and find_spec(f"fedprior.{name}") is not None:
+        return import_module(f"fedprior.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'fedprior' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(_HOMES.get(name, "fedprior.experiment")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,41 @@
+"""What `import fedprior` gives, and what it does not wait for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import fedprior
+from fedprior import experiment, local
+
+
+def test_every_public_name_is_there() -> None:
+    for name in fedprior.__all__:
+        assert getattr(fedprior, name).__name__.endswith(name)
+    assert set(fedprior.__all__) <= set(dir(fedprior))
+    assert fedprior.run is experiment.run
+    assert fedprior.Train is local.Train
+
+
+def test_rooms_are_attributes() -> None:
+    assert fedprior.methods.__name__ == "fedprior.methods"
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="module 'fedprior' has no attribute 'rum'"):
+        fedprior.rum  # noqa: B018
+    with pytest.raises(AttributeError):
+        fedprior._private  # noqa: B018
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "reproduce --help", "data fetch --help"])
+def test_help_does_not_wait_for_pytorch(command: str) -> None:
+    script = (
+        "import sys; from fedprior.cli.main import app\n"
+        f"try: app({command.split()!r}, prog_name='fedprior')\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
