@@ -54,7 +54,7 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.showwarning = warn  # type: ignore[assignment]
         try:
-            sys.exit(app(standalone_mode=False))  # else the parser would draw a box around its own errors
+            sys.exit(app(standalone_mode=False, prog_name="fedprior"))  # else the parser draws boxes around its errors
         except (FedpriorError, OSError) as error:
             told = str(error if isinstance(error, FedpriorError) else of_the_disk(error))
         except UsageError as error:
