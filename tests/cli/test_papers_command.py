@@ -300,6 +300,25 @@ def test_a_part_is_saved_on_demand_and_says_so(call: Call) -> None:
     assert (listed["state"], listed["part"]) == ("run", "1 of 2 columns, 1 of 2 rows, 1 of 2 seeds")
 
 
+def test_parts_are_put_together(call: Call) -> None:
+    """Two rows, saved one after the other from runs in different folders, make a table."""
+    for row in "AB":
+        call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", "--rows", row, "--out", f"runs-{row}")
+    found = json.loads((RESULTS / "table0.json").read_text())
+    assert (found["rows"], found["missing"], found["about"]["part"]) == (["A", "B"], [], "")
+    assert all(len(found["cells"]["personal"][row]["all"]["values"]) == 2 for row in "AB")
+    assert lines(call.good("papers"))[NAME][1] == "run"
+
+
+def test_damaged_results_are_noticed_before_anything_is_run(call: Call) -> None:
+    RESULTS.mkdir()
+    (RESULTS / "table0.json").write_text("mine")
+    found = call("reproduce", NAME, "--save", "--rows", "A")
+    refused(found, "the results in", "table0.json", "move them away")
+    assert not RUNS.exists()
+    assert (RESULTS / "table0.json").read_text() == "mine"
+
+
 def test_the_whole_is_no_part(call: Call) -> None:
     call.good("reproduce", NAME, "--workers", "1", "--quiet")
     assert "A part of" not in (RESULTS / "table0.md").read_text()

@@ -72,7 +72,7 @@ def reproduce(
     columns: Names = None,
     workers: Annotated[str | None, typer.Option(help="worker processes, or auto")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the runs; an existing one is continued")] = None,
-    save: Annotated[bool, typer.Option("--save", help="put results of a part of the table beside it too")] = False,
+    save: Annotated[bool, typer.Option("--save", help="put a part beside the table too, to what is there")] = False,
     so_far: Annotated[bool, typer.Option("--so-far", help="run nothing: print what is done")] = False,
     search: Annotated[bool, typer.Option("--search", help="choose what the paper leaves open, on validation")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
@@ -87,7 +87,7 @@ def reproduce(
     from fedprior.experiment.config import Settings
     from fedprior.experiment.journal import jsonable
     from fedprior.options import plain_errors
-    from fedprior.papers import find
+    from fedprior.papers import find, saved
     from fedprior.papers import reproduce as run
     from fedprior.papers.reproduce import left
     from fedprior.report import papers as report
@@ -110,6 +110,8 @@ def reproduce(
         "rows": rows.split(",") if rows else None,
         "columns": columns.split(",") if columns else None,
     }
+    whole = not any((rows, columns, seeds, so_far))  # what is less must not replace results
+    there = saved.beside(table, scale) if save and not whole else None
     again = f"`fedprior reproduce {name}` with the same options"
     runs, minutes = (0, 0.0) if so_far else left(table, folder, **part)
     if not quiet and not as_json and minutes > 2:
@@ -117,8 +119,8 @@ def reproduce(
         print(f"{table.name}: {said}; it can be interrupted.", file=sys.stderr)
     with Show(quiet=quiet or as_json, again=again, runs=runs) as show:
         outcome = run(table, folder, show, **part, settings={"workers": count}, so_far=so_far)
-    whole = not any((rows, columns, seeds, so_far))  # what is less must not replace results unasked
     beside = (whole or save) and os.access(table.path.parent, os.W_OK)
+    outcome = saved.together(table, there, outcome) if there and beside else outcome
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
     if as_json:
         print(json.dumps(jsonable(outcome.document()), indent=2))

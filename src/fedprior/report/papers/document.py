@@ -10,6 +10,7 @@ from fedprior.report.papers.words import (
     KINDS,
     QUICK,
     cell,
+    collected,
     digits,
     heading,
     quick,
@@ -32,8 +33,8 @@ def markdown(outcome: Outcome) -> str:
     if about.get("part"):
         lines += [f"**A part of the table**: {about['part']}.", ""]
     lines += [
-        f"`{about['command']}` · collected {about['date']} at "
-        f"commit {about['commit']} · {seeds(outcome)} · {about['seconds'] / 60:.0f} min of runs · {what(outcome)}",
+        f"`{about['command']}` · {collected(outcome)} · {seeds(outcome)} · {about['seconds'] / 60:.0f} min of runs · "
+        f"{what(outcome)}",
         "",
     ]
     for kind in KINDS:

@@ -37,6 +37,12 @@ def what(outcome: Outcome) -> str:
     return metric[outcome.metric] + per + best
 
 
+def collected(outcome: Outcome) -> str:
+    """When, and at which commits."""
+    told = [f"{at['date']} at commit {at['commit']}" for at in (*outcome.about.get("earlier", []), outcome.about)]
+    return "collected " + ", ".join(dict.fromkeys(told))
+
+
 def seeds(outcome: Outcome) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{outcome.seeds} seed{'s' if outcome.seeds > 1 else ''}"

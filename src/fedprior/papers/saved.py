@@ -1,0 +1,75 @@
+"""Results that lie beside a table: read them again, and put a part together with them, so that nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedprior.errors import FedpriorError
+from fedprior.papers import provenance
+from fedprior.papers.outcome import Kind, Number, Outcome
+from fedprior.papers.table import Scale, Table
+
+
+def beside(table: Table, scale: Scale) -> Outcome | None:
+    """What lies beside the table."""
+    stem = table.results(scale)
+    path = stem.parent / f"{stem.name}.json"
+    return read(path) if path.exists() else None
+
+
+def read(path: Path) -> Outcome:
+    """An outcome from its `document`."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = {field.name: document[field.name] for field in fields(Outcome)}
+        known["cells"] = {
+            kind: {row: {column: _number(n) for column, n in columns.items()} for row, columns in rows.items()}
+            for kind, rows in document["cells"].items()
+        }
+        known["missing"] = [tuple(run) for run in document["missing"]]
+        return Outcome(**known)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise FedpriorError(f"the results in '{path}' cannot be read ({why}): move them away, or run all.") from None
+
+
+def _number(cell: dict[str, Any]) -> Number:
+    return Number(cell["paper"], cell["values"], tuple(cell.get("by_client", ())))
+
+
+def together(table: Table, old: Outcome, new: Outcome) -> Outcome:
+    """Two parts of a table: of two numbers for a cell that of more seeds, or else the new.
+
+    Rows and columns that the table has no more are left out.
+    """
+    kept = False
+    rows = [row for row in table.rows if row in {*old.rows, *new.rows}]
+    columns = [column for column in table.columns if column in {*old.columns, *new.columns}]
+    done = replace(new, rows=rows, columns=columns, seeds=max(old.seeds, new.seeds), cells={}, missing=[])
+    for row, column in itertools.product(rows, columns):
+        numbers = max(_numbers(new, row, column), _numbers(old, row, column), key=_seeds)
+        kept |= _seeds(numbers) > _seeds(_numbers(new, row, column))
+        for kind, number in (numbers or {"personal": Number(table.rows[row].paper.get(column), [])}).items():
+            done.cells.setdefault(kind, {}).setdefault(row, {})[column] = number
+        done.missing += [(row, column, seed) for seed in range(_seeds(numbers), done.seeds)]
+    done.chosen = {row: setting for row, setting in (old.chosen | new.chosen).items() if row in rows}
+    done.about = dict(new.about)
+    if kept:
+        done.about["earlier"] = [*old.about.get("earlier", []), {key: old.about[key] for key in ("date", "commit")}]
+        done.about["seconds"] += old.about["seconds"]
+    done.about |= {"command": provenance.command(table, done), "part": provenance.part(table, done)}
+    return done
+
+
+def _numbers(outcome: Outcome, row: str, column: str) -> dict[Kind, Number]:
+    """What was run of a cell, by kind."""
+    found = {kind: outcome.number(kind, row, column) for kind in outcome.cells}
+    return {kind: number for kind, number in found.items() if number is not None and number.values}
+
+
+def _seeds(numbers: dict[Kind, Number]) -> int:
+    return max((len(number.values) for number in numbers.values()), default=0)
