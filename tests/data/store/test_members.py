@@ -113,3 +113,15 @@ def test_bombs_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "LIMIT", 1000)
     (path,) = write(tmp_path, {"x": gzip.compress(bytes(10_000))})
     assert "larger than" in refusal(path)
+
+
+def test_a_copy_is_whole_and_not_endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"0123456789" * 1000
+    (path,) = write(tmp_path, {"x": lzma.compress(content, lzma.FORMAT_ALONE)})
+    for member in members([path]):
+        target = io.BytesIO()
+        member.copy(target)
+        assert target.getvalue() == content
+        monkeypatch.setattr(module, "LIMIT", 2000)
+        with pytest.raises(FedpriorError, match=r"'x' has more than .* is not read: give less\.$"):
+            member.copy(io.BytesIO())

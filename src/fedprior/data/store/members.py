@@ -65,7 +65,7 @@ class Member:
         while chunk := self._chunk():
             target.write(chunk)  # errors of the target pass through
             if target.tell() > 4 * LIMIT:
-                raise FedpriorError(f"'{self.path}' is larger than {4 * LIMIT >> 30} GiB and is not read.")
+                raise FedpriorError(f"'{self.path}' has more than {4 * LIMIT >> 30} GiB and is not read: give less.")
 
     def _chunk(self) -> bytes:
         with _plain_errors(self.path):

@@ -17,7 +17,7 @@ LEFT, WIDE, TALL = 190, 560, 26  # of a picture: where its axis begins, how long
 
 
 def page(outcome: Outcome) -> str:
-    """Everything that the Markdown document says, with pictures for tables."""
+    """What the Markdown document says, with pictures for tables."""
     about = outcome.about
     facts = (outcome.paper, f"{outcome.scale} scale", words.seeds(outcome), str(about.get("date")), words.what(outcome))
     parts = [
@@ -41,7 +41,11 @@ def page(outcome: Outcome) -> str:
             parts.append(f"<p class='note'>{html.escape(words.verdict(outcome.ranking(kind, column)))}</p>")
     if outcome.chosen:
         chosen = [f"{row}: {words.told(setting)}" for row, setting in outcome.chosen.items()]
-        parts += ["<h2>Chosen on validation data</h2>", f"<p>{html.escape(words.CHOSEN)}</p>", _list(chosen)]
+        parts += [
+            "<h2>Chosen on validation data</h2>",
+            f"<p>{html.escape(words.CHOSEN.replace('`', ''))}</p>",
+            _list(chosen),
+        ]
     if outcome.unknown:
         parts += ["<h2>What the paper leaves open</h2>", _list(outcome.unknown)]
     return "\n".join([*parts, "</html>"])
