@@ -9,6 +9,7 @@ import struct
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,6 +77,15 @@ def tar(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Another archive."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
     return out.getvalue()
 
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.store.miniature import mini, picture, refusal, tar, write
+from data.store.miniature import mini, picture, refusal, tar, write, zipped
 from fedprior.data.store.importers import decode
 from fedprior.data.store.record import Record
 
 RNG = np.random.default_rng(0)
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
 
 
 def archive(folder: Path, files: dict[str, bytes]) -> list[Path]:

@@ -6,13 +6,12 @@ import bz2
 import gzip
 import io
 import lzma
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.store.miniature import tar, write
+from data.store.miniature import tar, write, zipped
 from fedprior.data.store import members as module
 from fedprior.data.store.members import members
 from fedprior.errors import FedpriorError
@@ -27,14 +26,6 @@ def refusal(*paths: Path) -> str:
         contents(*paths)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
 
 
 FILES = {"a": b"first", "sub/b": b"second" * 2000}
