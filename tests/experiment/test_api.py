@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import warnings
 from collections import OrderedDict
 from typing import Any
 
@@ -17,6 +18,7 @@ import fedprior
 from fedprior import FedpriorError, Participation, Train
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
+from fedprior.errors import FedpriorWarning
 from fedprior.experiment.journal import Event
 from fedprior.experiment.result import Result
 from fedprior.methods.fedavg import FedAvg
@@ -55,6 +57,22 @@ def test_the_example_of_the_package_works() -> None:
 
 def test_every_public_name_exists() -> None:
     assert all(hasattr(fedprior, name) for name in fedprior.__all__)
+
+
+def test_divergence_is_said_once(data: Federation) -> None:
+    """A step of 1e30 overflows; the run ends all the same, and says what to do."""
+    wild, words = (
+        FedAvg(train=Train(lr=1e30, epochs=3, batch_size=8)),
+        r"^FedAvg diverged in round 1: the loss of \d of \d",
+    )
+    with pytest.warns(FedpriorWarning, match=words) as found:
+        fedprior.run(wild, data, model={"name": "mlp", "hidden": [7]}, rounds=4)
+    assert len([w for w in found if issubclass(w.category, FedpriorWarning)]) == 1
+    assert str(found[0].message).endswith("lower train.lr, or the method's own steps.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        participation = Participation(rule="fraction", rate=0.4)
+        fedprior.run(FedAvg(train=QUICK), data, rounds=3, participation=participation)  # the others have no loss at all
 
 
 def test_compare_puts_local_and_fine_tuning_beside(data: Federation) -> None:

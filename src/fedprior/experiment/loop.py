@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedprior import __version__, tree
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod, Engine, Predictions
 from fedprior.engine.memory import single_thread
+from fedprior.errors import FedpriorWarning
 from fedprior.experiment.checkpoint import Saver
 from fedprior.experiment.config import Settings
 from fedprior.experiment.journal import Journal, Observer
@@ -45,7 +47,7 @@ def execute(
         Engine(method, federation, settings.seed, chunk=settings.chunk, workers=settings.workers, **how) as engine,
     ):
         saver = Saver(folder / "checkpoint", engine, federation.fingerprint()) if folder is not None else None
-        first = 0
+        first, diverged = 0, False
         if resume and saver is not None:
             first = saver.restore()
             journal.rewind(first, settings.rounds)
@@ -53,7 +55,10 @@ def execute(
             done = number + 1
             last = done == settings.rounds
             judged = last or done % settings.every(settings.eval_every) == 0
-            _round(engine, settings, journal, number, judged=judged)
+            lost = _round(engine, settings, journal, number, judged=judged)
+            if lost and not diverged:  # said once; the run goes on, since others may be fine
+                diverged = True
+                _warn(method, done, f"{lost} of {len(federation)} clients")
             if judged and not last:
                 _evaluate(engine, journal, done)
             if saver is not None and (last or done % settings.every(settings.checkpoint_every) == 0):
@@ -70,7 +75,8 @@ def execute(
     return result
 
 
-def _round(engine: Engine, settings: Settings, journal: Journal, number: int, *, judged: bool) -> None:
+def _round(engine: Engine, settings: Settings, journal: Journal, number: int, *, judged: bool) -> int:
+    """One round; the number of clients whose loss is not finite."""
     began = time.perf_counter()
     method, clients = engine.method, engine.federation.clients
     everyone = method.about.everyone_trains and (judged or not method.memoryless)
@@ -90,6 +96,13 @@ def _round(engine: Engine, settings: Settings, journal: Journal, number: int, *,
             "seconds": time.perf_counter() - began,
         }
     )
+    loss = logs.get("loss")
+    return 0 if loss is None else int((~np.isfinite(loss[cohort.trainers])).sum())
+
+
+def _warn(method: AnyMethod, done: int, clients: str) -> None:
+    told = f"{method.about.title} diverged in round {done}: the loss of {clients} is no finite number; lower train.lr"
+    warnings.warn(f"{told}, or the method's own steps.", FedpriorWarning, stacklevel=3)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
