@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import math
 import os
 import signal
 import subprocess
@@ -188,8 +189,9 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 
 def test_auto_starts_workers_once_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No workers for a first short job; then, with any work at all counted as enough, workers, and the same bits."""
+    """No workers as long as no work counts as enough; then, when any work does, workers, and the same bits."""
     monkeypatch.setattr("fedprior.engine.cores", lambda: 2)
+    monkeypatch.setitem(pool_module.START_SECONDS, how_to_start(), math.inf)
     data = federation()
     with (
         Engine(bound("ditto", data), data, 0, chunk=2) as here,
