@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
