@@ -16,7 +16,7 @@ from fedprior.cli.screen import screen
 from fedprior.errors import FedpriorError
 
 if TYPE_CHECKING:
-    from fedprior.papers import Table
+    from fedprior.papers import Outcome, Table
 
 Names = Annotated[str | None, typer.Option(help="only these, with commas between")]
 
@@ -125,16 +125,23 @@ def reproduce(
     if as_json:
         print(json.dumps(jsonable(outcome.document()), indent=2))
     elif not quiet:
-        console = screen()
-        for kind in report.KINDS:
-            if outcome.cells.get(kind):
-                console.print(report.grid(outcome, kind))
-                for column in outcome.columns:
-                    told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
-                    console.print(told, highlight=False, markup=False)
-        if scale == "quick":
-            console.print(f"{report.QUICK}: {report.quick(outcome)}", highlight=False, markup=False)
-        console.print("written: " + ", ".join(str(path) for path in written), highlight=False)
+        _print(outcome, written)
+
+
+def _print(outcome: Outcome, written: list[Path]) -> None:
+    """The table, whether the paper's order holds, and where all that lies."""
+    from fedprior.report import papers as report
+
+    console = screen()
+    for kind in report.KINDS:
+        if outcome.cells.get(kind):
+            console.print(report.grid(outcome, kind))
+            for column in outcome.columns:
+                told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
+                console.print(told, highlight=False, markup=False)
+    if outcome.scale == "quick":
+        console.print(f"{report.QUICK}: {report.quick(outcome)}", highlight=False, markup=False)
+    console.print("written: " + ", ".join(str(path) for path in written), highlight=False)
 
 
 def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedprior.data.store.formats.reader import Arrays, Part, by_split, images, is_test, labels
+from fedprior.data.store.formats.reader import Arrays, Part, by_name, by_split, images, is_test, labels
 from fedprior.data.store.members import Member
 from fedprior.data.store.record import Record
 from fedprior.errors import FedpriorError
@@ -68,10 +68,8 @@ class Sheets:
 
     def arrays(self) -> Arrays:
         """Every split takes the list that is as long as its sheets together."""
-        sheets = sorted(self.sheets, key=lambda part: part.name)
-        splits = {"train": [s for s in sheets if not is_test(s.name)], "test": [s for s in sheets if is_test(s.name)]}
-        arrays = by_split(splits)
-        for split in splits:
+        arrays = by_name(self.sheets)
+        for split in ("train", "test"):
             n = len(arrays[f"x_{split}"])
             fitting = [y for y in self.lists if len(y) == n]
             if not fitting:
@@ -133,7 +131,7 @@ class Photos:
         if not member.head.startswith((PNG, JPEG)):
             return False
         *folders, name = (part.lower() for part in PurePosixPath(member.path).parts)
-        domain = next((d for d in self.record.groups for f in folders[:-1] if f and d.startswith(f)), None)
+        domain = next((d for d in self.record.groups if {d, d.rstrip("0123456789")} & {*folders[:-1]}), None)
         if domain is None:
             raise FedpriorError(f"its folders tell no domain: give those of {', '.join(self.record.groups)}.")
         _, height, width = self.record.shape
@@ -144,7 +142,7 @@ class Photos:
         """Domains, classes and files in the order of their names."""
         classes = sorted({label for _, label, _ in self.photos})
         if len(classes) != self.record.classes:
-            raise FedpriorError(f"there are folders of {len(classes)} classes, not {self.record.classes}.")
+            raise FedpriorError(f"there are folders of {len(classes)} classes: give those of {self.record.classes}.")
         keys = sorted(self.photos)
         x = images(np.stack([self.photos[key] for key in keys]), self.record.shape)
         y = labels([classes.index(label) for _, label, _ in keys])

@@ -3,7 +3,7 @@
     Example { Features features = 1; }    Features { map<string, Feature> feature = 1; }    map { key = 1; value = 2; }
     Feature { BytesList = 1; FloatList = 2; Int64List = 3; }    each list { repeated value = 1; }
 
-These four messages are all of Protocol Buffers that is needed, and reading them takes no library.
+That is all of Protocol Buffers that is needed, and reading it takes no library.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Tff:
                     found = (images(values["pixels"][None], self.record.shape)[0], int(values["label"][0]))
                     self.splits.setdefault(SPLITS[split], {}).setdefault(writer, []).append(found)
             except sqlite3.Error as error:
-                raise FedpriorError(f"it is no database of TensorFlow Federated, or damaged ({error}).") from None
+                told = f"it is no database of TensorFlow Federated, or damaged ({error}): get it anew."
+                raise FedpriorError(told) from None
             finally:
                 database.close()
         return True
