@@ -29,11 +29,12 @@ from torch import Tensor, nn
 from fedprior.data.client import Budget, schedule
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.engine import Engine
-from fedprior.local import Train
 from fedprior.methods.fedavg import FedAvg
 from fedprior.models import build
+from fedprior.models.likelihood import Categorical, likelihood_of
 from fedprior.models.task import Task
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 
 TURN = 4  # rounds in a row, as in a real run
 
@@ -132,7 +133,8 @@ class Runner:
 
 
 def compare(name: str, data: Federation, model: str, plain: nn.Module, train: Train, repeats: int) -> dict[str, Any]:
-    task = Task(build(model, {}, data.shape, data.classes), data.classes)
+    likelihood = likelihood_of(data.target)
+    task = Task(build(model, {}, data.shape, likelihood.outputs), likelihood)
     method = FedAvg(train=train).bind(task, train)
     names, everyone = _in_order(task), list(range(len(data)))
     first = method.init_server(Key.from_seed(0)).w
@@ -212,7 +214,7 @@ def scaling(counts: list[int], repeats: int) -> list[dict[str, Any]]:
     train = Train(lr=0.01, batch_size=20, epochs=1)
     for n in counts:
         data = make(n, 100, (784,))
-        method = FedAvg().bind(Task(textbook_mlp(), 10), train)
+        method = FedAvg().bind(Task(textbook_mlp(), Categorical(10)), train)
         engines[n] = Engine(method, data, 0)
     times: dict[int, list[float]] = {n: [] for n in counts}
     for turn in range(repeats):

@@ -28,11 +28,12 @@ from torch.profiler import ProfilerActivity, profile
 from engine import Runner, make
 from fedprior.engine import AnyMethod, Engine
 from fedprior.engine.memory import keep_freed_memory
-from fedprior.local import Train
 from fedprior.methods.ditto import Ditto
 from fedprior.methods.fedavg import FedAvg
 from fedprior.models import build
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
+from fedprior.training import Train
 
 STACK = 25  # clients whose products the limit hands to the library at once, as the engine does
 
@@ -194,7 +195,7 @@ def measure(work: Work, repeats: int) -> dict[str, Any]:
     data = make(work.clients, work.examples, work.shape)
     options = {"personal_epochs": 1} if work.passes == 2 else {}
     train = Train(lr=0.01, batch_size=BATCH, epochs=1)
-    task = Task(build(work.model["name"], {}, work.shape, 10), 10)
+    task = Task(build(work.model["name"], {}, work.shape, 10), Categorical(10))
     method = work.method(train=train, **options).bind(task, train)
     cohort = list(range(work.cohort))
 

@@ -19,8 +19,9 @@ import torch
 from engine import make, textbook_mlp
 from fedprior import methods
 from fedprior.engine import Engine
-from fedprior.local import Train
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
+from fedprior.training import Train
 from fedprior.tree import nbytes
 
 GIB = 2**30
@@ -59,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = make(options.clients, options.examples, (784,))
     train = Train(lr=0.01, batch_size=20, epochs=1)
-    method = methods.build(options.method, {}, train).bind(Task(textbook_mlp(), 10), train)
+    method = methods.build(options.method, {}, train).bind(Task(textbook_mlp(), Categorical(10)), train)
     loaded = psutil.Process().memory_full_info().pss
     with Engine(method, data, 0, workers=2) as engine:
         announced = engine.need.kept + engine.need.working

@@ -31,9 +31,11 @@ import torch
 from engine import make
 from fedprior import methods, tree
 from fedprior.engine import Engine
-from fedprior.local import Train
+from fedprior.engine.cluster import ray_cluster
 from fedprior.models import build
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
+from fedprior.training import Train
 
 TRAIN = Train(lr=0.01, batch_size=20, epochs=1)
 STEPS = 5
@@ -69,11 +71,11 @@ class Measured(NamedTuple):
 
 def measure(point: Point, repeats: int) -> Measured:
     data = make(point.clients, 20 * STEPS, (784,) if point.network == "mlp" else (60,))
-    task = Task(build(point.network, {}, data.shape, 10), 10)
+    task = Task(build(point.network, {}, data.shape, 10), Categorical(10))
     options = {"personal_epochs": 1} if point.method == "ditto" else {}
     method = methods.build(point.method, options, TRAIN).bind(task, TRAIN)
     steps = STEPS * point.clients * (2 if point.method == "ditto" else 1)
-    with Engine(method, data, 0) as alone, Engine(method, data, 0, backend="ray") as cluster:
+    with Engine(method, data, 0) as alone, Engine(method, data, 0, runner=ray_cluster()) as cluster:
         everyone, times = alone.everyone, {"alone": list[float](), "ray": list[float]()}
         for number in range(repeats + 1):
             for name, engine in (("alone", alone), ("ray", cluster)):

@@ -18,16 +18,17 @@ import torch
 from engine import make, textbook_mlp
 from fedprior.engine import Engine, Workers
 from fedprior.engine.pool import START_SECONDS
-from fedprior.local import Train
 from fedprior.methods.fedavg import FedAvg
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
+from fedprior.training import Train
 
 CHOICES: tuple[Workers, ...] = (1, 2, "auto")
 
 
 def seconds(workers: Workers, rounds: int) -> float:
     """One run of FedAvg on 100 clients × 5 steps of the MLP, or nothing but start and end."""
-    task = Task(textbook_mlp(), 10)
+    task = Task(textbook_mlp(), Categorical(10))
     method = FedAvg().bind(task, Train(lr=0.05, batch_size=20, epochs=1))
     began = time.perf_counter()
     with Engine(method, DATA, 0, workers=workers) as engine:

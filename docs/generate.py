@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 
 from fedprior.data.store import RECORDS
 from fedprior.experiment.catalogue import REFERENCE, catalogue
-from fedprior.local import Train
 from fedprior.protocol import METHODS
 from fedprior.report.tables import size
+from fedprior.training import Train
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- (\w+):?([\w-]*) -->\n).*?(<!-- end -->)", re.DOTALL)

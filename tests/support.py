@@ -14,11 +14,12 @@ from fedprior import tree
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.engine import AnyMethod, Engine
 from fedprior.experiment.participation import Participation
-from fedprior.local import Train
 from fedprior.methods import build
 from fedprior.models import build as build_model
+from fedprior.models.likelihood import likelihood_of
 from fedprior.models.task import Task
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 
 CLASSES, FEATURES = 3, 4
 SIZES = (40, 9, 23, 5, 31, 14, 28)
@@ -28,7 +29,7 @@ HALF = Participation(rule="fraction", rate=0.5)
 
 def federation(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
     """Clients of different size whose classes lie at different places."""
-    clients = {}
+    clients: dict[str, tuple[Any, Any]] = {}
     for k, n in enumerate(sizes):
         rng = np.random.default_rng((seed, k))
         y = np.arange(n) % CLASSES
@@ -37,10 +38,22 @@ def federation(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float6
     return from_arrays(clients, classes=CLASSES, seed=seed).to(dtype)
 
 
+def regression(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
+    """Clients of different size with lines of their own: y = 50 + 10 (β_k · x + ε), in a unit of its own."""
+    clients: dict[str, tuple[Any, Any]] = {}
+    for k, n in enumerate(sizes):
+        rng = np.random.default_rng((seed, k))
+        slopes = np.random.default_rng(seed).normal(size=FEATURES) + 0.3 * rng.normal(size=FEATURES)
+        x = rng.normal(size=(n, FEATURES))
+        clients[f"site-{k}"] = (x, 50 + 10 * (x @ slopes + 0.5 * rng.normal(size=n)))
+    return from_arrays(clients, target="number", seed=seed).to(dtype)
+
+
 def task(data: Federation, module: nn.Module | None = None, hidden: tuple[int, ...] = (6,)) -> Task:
     """A small perceptron, or the given network, in the federation's precision."""
-    model = module or build_model("mlp", {"hidden": hidden}, data.shape, data.classes)
-    return Task(model, data.classes, dtype=data.train.x.dtype)
+    likelihood = likelihood_of(data.target)
+    model = module or build_model("mlp", {"hidden": hidden}, data.shape, likelihood.outputs)
+    return Task(model, likelihood, dtype=data.train.x.dtype)
 
 
 def bound(
@@ -54,10 +67,10 @@ class Trace:
     """What a few rounds of a method leave behind."""
 
     def __init__(self, engine: Engine, logs: dict[str, NDArray[np.float64]]) -> None:
-        predictions, models = engine.predict(99, ("test",), models=True)
+        found = engine.evaluate(99, ("test",))
         self.clients = engine.federation.clients
-        self.test = dict(zip(self.clients, predictions["test"], strict=True))
-        self.models = dict(zip(self.clients, models, strict=True))
+        self.test = dict(zip(self.clients, found.predictions["test"], strict=True))
+        self.models = dict(zip(self.clients, models_of(engine), strict=True))
         self.server = {k: v.clone() for k, v in tree.items(engine.server)}
         self.states = {k: v.clone() for k, v in tree.items(engine.memory.states)}
         self.logs = logs
@@ -86,10 +99,16 @@ def rounds(
     with Engine(method, data, seed, chunk=chunk, workers=workers, start_method=start_method) as engine:
         logs: dict[str, NDArray[np.float64]] = {}
         for number in range(count):
-            everyone = method.about.everyone_trains
+            everyone = method.hints.everyone_trains
             cohort = rule.draw(engine.root, data.clients, number, count, everyone_trains=everyone)
-            logs = engine.round(number, cohort.trainers, cohort.reporters)
+            logs = engine.round(number, cohort.trainers, cohort.reporters).logs
         return Trace(engine, logs)
+
+
+def models_of(engine: Engine) -> list[dict[str, NDArray[Any]]]:
+    """Each client's personal model as it was last evaluated, as named arrays."""
+    flat = tree.flatten(engine.memory.personal)
+    return [{path: leaf[c].numpy().copy() for path, leaf in flat.items()} for c in engine.everyone]
 
 
 def keys(data: Federation, *tags: str | int, seed: int = 5) -> Keys:
@@ -102,7 +121,7 @@ def one_round(method: AnyMethod, data: Federation) -> tuple[Any, Any, Any, Any, 
     ids = torch.arange(len(data))
     server = method.init_server(Key.from_seed(5), len(data))
     down = method.broadcast(server, ids)
-    stack = down if method.about.personal_downlink else tree.expand(down, len(data))
+    stack = down if method.hints.personal_downlink else tree.expand(down, len(data))
     client = method.init_client(stack, data.train, keys(data, "join"))
     updated, up, _ = method.local_update(client, stack, data.train, keys(data, "round", 0))
     return server, stack, client, updated, up

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprior.errors import FedpriorError
-from fedprior.files import alone, file_name, pack, read_tensors, write_bytes, write_text
+from fedprior.files import folder_lock, pack, read_tensors, write_bytes, write_text
+from fedprior.names import file_name
 
 
 def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -58,36 +59,42 @@ def test_the_target_is_never_open_for_writing(tmp_path: Path, monkeypatch: pytes
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     """A second one is refused, in another process too; when the first is done, or fails, or is killed, the next may."""
-    told = r"another process is at work in '.*': wait for it, or choose another --out\."
-    with alone(tmp_path), pytest.raises(FedpriorError, match=told), alone(tmp_path):
+    told = r"another process is at work in '.*': wait for it, or choose another folder\."
+    with folder_lock(tmp_path), pytest.raises(FedpriorError, match=told), folder_lock(tmp_path):
         pass
-    with pytest.raises(ZeroDivisionError), alone(tmp_path):
+    with pytest.raises(ZeroDivisionError), folder_lock(tmp_path):
         raise ZeroDivisionError
     hold = (
-        "import sys, time; from pathlib import Path; from fedprior.files import alone\n"
-        "with alone(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from fedprior.files import folder_lock\n"
+        "with folder_lock(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"in\n"
-        with pytest.raises(FedpriorError, match="another process"), alone(tmp_path):
+        with pytest.raises(FedpriorError, match="another process"), folder_lock(tmp_path):
             pass
         other.kill()
-    with alone(tmp_path):
+    with folder_lock(tmp_path):
         assert list(tmp_path.iterdir()) == [], "no traces"
 
 
-@pytest.mark.parametrize("without", ["module", "support"])
-def test_systems_without_locks_do_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str) -> None:
+def test_systems_without_locks_do_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*args: object) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
-    if without == "module":
-        monkeypatch.setattr("fedprior.files.fcntl", None)
-    else:
-        monkeypatch.setattr("fcntl.flock", unsupported)
-    with alone(tmp_path), alone(tmp_path):
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with folder_lock(tmp_path / "a"), folder_lock(tmp_path / "a"):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_lies_beside_and_only_while_it_is_held(tmp_path: Path) -> None:
+    """Beside the folder, or beside the one that people know; two runs in one table do not hinder each other."""
+    with folder_lock(tmp_path / "run"):
+        assert [p.name for p in tmp_path.iterdir()] == [".run.lock"]
+    with folder_lock(tmp_path / "t" / "a" / "1", tmp_path / "t"), folder_lock(tmp_path / "t" / "b", tmp_path / "t"):
+        assert sorted(p.name for p in tmp_path.iterdir()) == [".t.a.1.lock", ".t.b.lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_pack_and_read_round_trip(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import pytest
@@ -10,7 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from fedprior.errors import FedpriorError, unknown
-from fedprior.options import call, check_names, names, pick, plain_errors
+from fedprior.options import call, check_names, current, names, one_sentence, pick, plain_errors, renamed
 
 
 def bake(shape: str, *, hours: Annotated[int, Field(ge=1)] = 2, kind: Literal["bread", "cake"] = "bread") -> str:
@@ -127,8 +129,64 @@ def test_check_names_finds_the_first_that_does_not_exist() -> None:
         check_names("here", ["alpha", "bta", "gama"], ["alpha", "beta", "gamma"])
 
 
+@renamed(minutes="hours")
+def thaw(*, hours: Annotated[int, Field(ge=1)] = 1) -> int:
+    return hours
+
+
+class Fridge:
+    renamed = {"cold": "heat"}  # noqa: RUF012 - as a class would have it
+
+    def __init__(self, heat: float = 4.0) -> None:
+        self.heat = heat
+
+
+def test_a_former_name_of_an_option_goes_on_working() -> None:
+    """Checked as the new one is, and told of under the new name; both at once are refused."""
+    assert call("recipe", {"thaw": thaw}, "thaw", {"minutes": 3}) == call(
+        "recipe", {"thaw": thaw}, "thaw", {"hours": 3}
+    )
+    assert call("fridge", {"fridge": Fridge}, "fridge", {"cold": 2.0}).heat == 2
+    assert names(thaw) == ["hours"]
+    assert current(bake, {"minutes": 3}) == {"minutes": 3}
+    assert "hours = 0 is not valid" in message("recipe", {"thaw": thaw}, "thaw", {"minutes": 0})
+    both = message("recipe", {"thaw": thaw}, "thaw", {"minutes": 1, "hours": 1})
+    assert both == "'minutes' is the former name of the option 'hours': give only 'hours'."
+
+
 def test_plain_errors_lets_others_through() -> None:
     with pytest.raises(KeyError), plain_errors("here"):
         raise KeyError("x")
     with plain_errors("here"):
         pass
+
+
+@renamed(old="new")
+@one_sentence("thing")
+@dataclass(frozen=True)
+class Thing:
+    new: Annotated[int, Field(ge=1)] = 1
+    other: str = ""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"nwe": 3}, "unknown option 'nwe' in thing: did you mean 'new'?"),
+        ({"new": 0}, "thing: new = 0 is not valid: input should be greater than or equal to 1."),
+        ({"old": 0}, "thing: new = 0 is not valid: input should be greater than or equal to 1."),
+        ({"old": 2, "new": 2}, "'old' is the former name of the option 'new': give only 'new'."),
+    ],
+    ids=str,
+)
+def test_a_class_refuses_in_one_sentence_whoever_calls_it(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(FedpriorError) as error:
+        Thing(**options)
+    assert str(error.value) == told
+
+
+def test_a_class_takes_former_names_and_stays_what_it_is() -> None:
+    assert Thing(old=3) == Thing(new=3) == Thing(3)  # type: ignore[call-arg]
+    assert names(Thing) == ["new", "other"]
+    assert replace(Thing(3), other="x") == Thing(3, "x")
+    assert pickle.loads(pickle.dumps(Thing(3))) == Thing(3)

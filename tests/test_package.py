@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import fedprior
-from fedprior import experiment, local
+from fedprior import experiment, training
 
 
 def test_every_public_name_is_there() -> None:
@@ -16,7 +16,7 @@ def test_every_public_name_is_there() -> None:
         assert getattr(fedprior, name).__name__.endswith(name)
     assert set(fedprior.__all__) <= set(dir(fedprior))
     assert fedprior.run is experiment.run
-    assert fedprior.Train is local.Train
+    assert fedprior.Train is training.Train
 
 
 def test_rooms_are_attributes() -> None:

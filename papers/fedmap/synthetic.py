@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 import fedprior
-from fedprior.data.datasets import SYNTHETIC_RECIPE
+from fedprior.data.sets.synthetic import RECIPE
 from fedprior.engine import AnyMethod
 from fedprior.files import write_text
 from fedprior.methods import build
 
-TRAIN = fedprior.Train(**SYNTHETIC_RECIPE["train"])
+TRAIN = fedprior.Train(**RECIPE["train"])
 METHODS: dict[str, AnyMethod] = {
     "Individual": build("local"),
     "Individual, weight decay 1/150": build("local", train=replace(TRAIN, weight_decay=1 / 150)),
@@ -36,7 +36,7 @@ METHODS: dict[str, AnyMethod] = {
     "FedMAP, ω = example counts (released code)": build("fedmap", {"omega": "num_examples"}),
     "FedMAP, learned variance": build("fedmap", {"prior": "diagonal"}),
     "FedAvg": build("fedavg"),
-    "FedAvg-FT": build("fedavg_ft"),
+    "FedAvg-FT": build("fedavg_ft", {"ft_epochs": 5}),
     "FedProx, μ = 0.01": build("fedprox"),
 }
 PAPER = {  # mean of rows 1-5, 6-10, all

@@ -5,7 +5,7 @@ from fedprior.methods.fedmap import FedMAP
 
 federation = fedprior.data.load("synthetic", skew="label")
 result = fedprior.run(FedMAP(sigma2=15), federation, rounds=50)
-print(result.clients)
+print(result.clients[["accuracy", "nll"]])
 """
 
 from importlib import import_module
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedprior import data
     from fedprior.errors import FedpriorError
-    from fedprior.experiment import Participation, PersonalModel, Result, compare, load_model, run
-    from fedprior.local import Train
+    from fedprior.experiment import Comparison, Participation, PersonalModel, Result, compare, load_model, resume, run
+    from fedprior.training import Train
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "FedpriorError",
     "Participation",
     "PersonalModel",
@@ -28,9 +29,10 @@ __all__ = [
     "compare",
     "data",
     "load_model",
+    "resume",
     "run",
 ]
-_HOMES = {"FedpriorError": "fedprior.errors", "Train": "fedprior.local"}  # of the others: fedprior.experiment
+_HOMES = {"FedpriorError": "fedprior.errors", "Train": "fedprior.training"}  # of the others: fedprior.experiment
 
 
 def __getattr__(name: str) -> Any:

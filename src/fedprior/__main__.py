@@ -1,5 +1,6 @@
 """`python -m fedprior` is the command `fedprior`."""
 
-from fedprior.cli.main import main
+from fedprior.cli.start import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import torch
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -17,10 +20,11 @@ from torch import Tensor
 
 from fedprior.errors import FedpriorError
 
-try:
-    import fcntl
-except ImportError:  # not on every system
-    fcntl = None  # type: ignore[assignment]
+BRIEFLY = 0.1
+"""Seconds after which a lock counts as held: it may be on its way out."""
+INNER_LOCK = ".lock"
+WITHOUT = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""What file systems without locks say; there, two processes at once are the user's to avoid."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -45,29 +49,82 @@ def write_text(path: Path, content: str) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; the system lets go when this one ends, however it ends."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes another's place once it is full: nobody sees a part of it."""
+    for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # by a process that was killed
+        shutil.rmtree(left)
+    new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{which}.tmp") for which in ("new", "old"))
+    new.mkdir(parents=True)
     try:
-        _lock(handle, folder)
+        yield new
+        _sync(new)
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+        _sync(folder.parent)
+    finally:
+        for left in (new, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Ask the system to write a folder's entries down."""
+    with suppress(OSError):  # not every system opens folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def file_lock(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock file, which is there only while it is held; forked workers do not hold it.
+
+    The system lets go when this process ends, however it ends. Where another holds it, `filelock.Timeout` is raised;
+    or, with `waiting`, that is called and the other is waited for.
+    """
+    lock = FileLock(path, timeout=BRIEFLY, poll_interval=BRIEFLY / 4)
+    try:
+        lock.acquire()
+    except Timeout:
+        if waiting is None:
+            raise
+        waiting()
+        lock.acquire(timeout=-1)
+    except OSError as error:
+        if error.errno not in WITHOUT:
+            raise
+    try:
         yield
     finally:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # workers may have inherited the handle
-        os.close(handle)
+        with suppress(OSError):  # while it is held, so that nobody else can hold what is removed
+            path.unlink()
+        lock.release()
 
 
-def _lock(handle: int, folder: Path) -> None:
+@contextmanager
+def folder_lock(folder: Path, within: Path | None = None) -> Iterator[None]:
+    """Keep other processes out of a folder. The lock lies beside it, or beside a folder that it is somewhere `within`.
+
+    Where nothing can be written beside it, the lock lies in the folder.
+    """
+    place, inner = (path.absolute() for path in (within or folder, folder))
+    name = ".".join(["", place.name, *(quote(part, safe=" ") for part in inner.relative_to(place).parts), "lock"])
+    place.parent.mkdir(parents=True, exist_ok=True)
+    path = place.parent / name if os.access(place.parent, os.W_OK) else inner / INNER_LOCK
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        told = f"another process is at work in '{folder}': wait for it, or choose another --out."
+        with file_lock(path):
+            yield
+    except Timeout:
+        told = f"another process is at work in '{folder}': wait for it, or choose another folder."
         raise FedpriorError(told) from None
-    except OSError:  # a file system without locks
-        pass
+
+
+def clear_temporary(folder: Path) -> None:
+    """Remove the temporary files that a killed process left; whoever calls this holds the folder's lock."""
+    for left in folder.rglob(".*.tmp"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 def pack(tensors: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -83,9 +140,3 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {k: file.get_tensor(k) for k in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FedpriorError(f"'{path}' is missing or damaged and cannot be read: {error}.") from None
-
-
-def file_name(client: str) -> str:
-    """A client's name as a file name: letters, digits, `-`, `_`, `.` and spaces stay, the rest is escaped."""
-    name = quote(client, safe=" ")
-    return name if name.strip(".") else name.replace(".", "%2E")

@@ -1,7 +1,7 @@
 """Optimisers on stacked trees: `init` makes a state, `update` writes one step into weights and state.
 
-They write in place because `fold` hands a step a carry of its own: on a stack of small models every extra pass over
-the weights counts, and the fused kernels of `torch.optim` make just one.
+They write in place because `fold` gives each step its own carry: on a stack of small models every extra pass over
+the weights counts, and the fused kernels of `torch.optim` need only one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 from fedprior.tree import Params
 
 Product = tuple[Tensor, Tensor]
-"""(g [C, B, out], x [C, B, in]): a share gᵀ x of a stacked matrix's gradient that nobody has multiplied out."""
+"""(g [C, B, out], x [C, B, in]): a term gᵀ x of a stacked matrix's gradient, not multiplied out."""
 
 Pull = tuple[Tensor, Tensor]
-"""(s [C], d [C, ...]): a share s · d of a gradient, likewise."""
+"""(s [C], d [C, ...]): a term s · d of a gradient, not multiplied out."""
 
 
 class Factors(NamedTuple):
-    """The shares of one tensor's gradient that are not multiplied out."""
+    """The terms of one tensor's gradient that are not multiplied out."""
 
     products: list[Product]
     pulls: list[Pull]
@@ -45,7 +45,7 @@ class Optimizer(Protocol):
         """A fresh state for a local run."""
 
     def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
-        """One step, written into `w` and `state`; `grads` may be overwritten. `factors` belong to the gradient too."""
+        """One step, written into `w` and `state`; `grads` may be overwritten. `factors` are part of the gradient."""
 
 
 def _fresh(w: Params, *, first: bool, second: bool) -> OptState:
@@ -57,14 +57,14 @@ def _fresh(w: Params, *, first: bool, second: bool) -> OptState:
 
 
 def _aligned(w: Params, grads: Params) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights and gradients for the fused kernels, which pair them by place in memory."""
+    """Weights and gradients for the fused kernels, which pair them by memory position."""
     aligned = [g if g.stride() == w[k].stride() else torch.empty_like(w[k]).copy_(g) for k, g in grads.items()]
     return [w[k] for k in grads], aligned
 
 
 @torch.no_grad()
 def clipped(grads: Params, norm: float) -> Params:
-    """Gradients of each client shortened to at most `norm`, over all its tensors together."""
+    """Each client's gradient, over all its tensors together, clipped to the norm `norm`."""
     flat = [g.reshape(len(g), -1) for g in grads.values()]
     length = torch.stack([torch.linalg.vecdot(g, g) for g in flat]).sum(0).sqrt()
     scale = (norm / length.clamp(min=norm)).view(-1)
@@ -85,7 +85,7 @@ def _wide(scale: Tensor, like: Tensor) -> Tensor:
 
 
 class SGD(NamedTuple):
-    """v ← m v + g + wd w;  w ← w - lr v. With `clip`, g is first shortened to that norm."""
+    """v ← m v + g + wd w;  w ← w - lr v. With `clip`, g is first clipped to that norm."""
 
     lr: float
     momentum: float = 0.0

@@ -1,31 +1,34 @@
 """The contract: a method is a frozen dataclass of hyperparameters, and its functions are pure.
 
 The server's state is the prior, a client's state its posterior. Every tensor of a client carries the client axis
-first, so a method is written once, for a stack of C clients: 40 small models in simulation, one at a hospital's node.
+first, so a method is written once, for a stack of C clients: 40 small models in simulation, a single one at a hospital.
 
     down   = broadcast(server, ids)                              server -> clients
     client = init_client(down, data, keys)                       when a client joins
     client, up, logs = local_update(client, down, data, keys)    clients -> server
     server = aggregate(server, ups, ids)
     model  = personalise(client, down, data, keys)               what a client predicts with
-    log_p  = predict(model, x, keys)
+    p      = predict(model, x, keys)                             its predictive distribution
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_origin
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import ClientData
 from fedprior.errors import FedpriorError
-from fedprior.local import AUTO, Train
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
+from fedprior.options import STRICT, one_sentence
 from fedprior.rng import Key, Keys
+from fedprior.training import AUTO, Train
 from fedprior.tree import Params
 
 S = TypeVar("S")  # server state
@@ -35,7 +38,7 @@ U = TypeVar("U")  # uplink, [C, ...]
 P = TypeVar("P")  # personal model, [C, ...]
 
 Logs = dict[str, Tensor]
-"""What a method tells about a local update: name -> [C]."""
+"""Values that a method logs in a local update: name -> [C]."""
 
 Group = Literal["baseline", "Bayesian prior", "regularised", "split", "meta", "clustered", "mixture"]
 
@@ -54,7 +57,7 @@ Moment = Literal["after local training", "after aggregation"]
 
 
 class About(NamedTuple):
-    """What a method says of itself."""
+    """What a method declares about itself, for users and for the contract tests."""
 
     name: str
     title: str
@@ -63,11 +66,18 @@ class About(NamedTuple):
     group: Group
     personal: str  # what each client keeps for itself
     moment: Moment  # when the personal model is taken
-    private: tuple[str, ...] = ()  # fields of the client state that no uplink may carry
+    private: tuple[str, ...] = ()  # fields of the client state that no uplink may contain
+    needs_classes: bool = False  # it is not defined for a numeric target
+    uses_validation: bool = False  # `personalise` uses the client's validation examples
+
+
+class Hints(NamedTuple):
+    """What the engine may rely on."""
+
     everyone_trains: bool = False  # every client trains every round, and a sample reports
-    personal_downlink: bool = False  # `broadcast` makes one message per client
-    fixed_state: bool = False  # what a client keeps stays as it was when it joined
-    head_phase: bool = False  # there are phases in which only heads train, on features that are computed once
+    personal_downlink: bool = False  # `broadcast` creates one message per client
+    fixed_state: bool = False  # the client state never changes after joining
+    head_phase: bool = False  # has phases that train only heads, on features computed once
     plain_sgd: bool = False  # the method's identities need plain SGD: momentum, Adam and clipping are not used
 
 
@@ -78,35 +88,61 @@ class _Unbound(Task):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise FedpriorError("this method has no task yet: call method.bind(task), or hand it to fedprior.run.")
+        raise FedpriorError("this method has no task yet: call method.bind(task), or pass it to fedprior.run.")
 
 
 UNBOUND = _Unbound()
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True, extra="forbid"))
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(**STRICT, arbitrary_types_allowed=True))
 class Method(ABC, Generic[S, C, D, U, P]):
-    """One way to learn a prior and the posteriors under it. Leaves are final: nothing concrete is overridden."""
+    """One way to learn a prior and the posteriors under it. Subclasses override no concrete function."""
 
     about: ClassVar[About]
-    types: ClassVar[tuple[Any, Any, Any, Any, Any]]  # (S, C, D, U, P), for decoding files and messages
+    hints: ClassVar[Hints] = Hints()
+    renamed: ClassVar[Mapping[str, str]] = {}  # former names of options: old -> new
 
     task: Task = UNBOUND
     train: Train = AUTO
 
     @property
+    def types(self) -> Types:
+        """(S, C, D, U, P), for decoding files and messages."""
+        return types_of(type(self))
+
+    @property
     def moment(self) -> Moment:
-        """When the personal model is taken; an option may move it."""
+        """When the personal model is taken; an option may change it."""
         return self.about.moment
 
     @property
     def memoryless(self) -> bool:
-        """Whether `local_update` ignores the client's state: who does not report then trains for an evaluation only."""
+        """Whether `local_update` ignores the client's state: clients that do not report train only for evaluations."""
         return False
 
+    @property
+    def pull(self) -> float:
+        """λ, where each client's objective has a term λ/2 ‖w - centre‖² and trains by `train`; 0 where it has none."""
+        return 0.0
+
+    def _check_pull(self, train: Train) -> None:
+        """Refuse a pull that overshoots: a step multiplies the distance to the centre by 1 - lr λ."""
+        if train.steepest is not None and self.pull >= train.steepest:
+            size, most = train.lr * self.pull, train.lr * train.steepest / self.pull
+            raise FedpriorError(
+                f"method '{self.about.name}': train.lr · {self.pull:.4g} = {size:.4g} makes the pull to the prior "
+                f"overshoot further with every step: lower train.lr below {most:.4g}, weaken the pull, or use "
+                "train.optimizer=adam."
+            )
+
     def bind(self, task: Task, train: Train) -> Self:
-        """The method for a task; `train` is used where the method was given none. A wrapped method is bound along."""
+        """The method for a task; `train` is used where the method was given none. A wrapped method is bound too."""
+        if self.about.needs_classes and not isinstance(task.likelihood, Categorical):
+            raise FedpriorError(
+                f"{self.about.title} predicts classes, but the target here is a number: choose another method."
+            )
         chosen = train if self.train is AUTO else self.train
+        self._check_pull(chosen)
         inner = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Method)}
         return replace(self, task=task, train=chosen, **{k: m.using(task, chosen) for k, m in inner.items()})
 
@@ -115,9 +151,9 @@ class Method(ABC, Generic[S, C, D, U, P]):
         return replace(self, train=AUTO).bind(task, train)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The method's own options; not the task, nor the local training all methods share.
+        """The method's own options; neither the task nor the shared local training.
 
-        A wrapper's stand under its name beside those of the method inside: `build` takes them back.
+        A wrapper's options are under its name, beside those of the wrapped method: `build` accepts them.
         """
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("task", "train", "inner")}
         inner = getattr(self, "inner", None)
@@ -127,7 +163,7 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
     @abstractmethod
     def init_server(self, key: Key, clients: int = 1) -> S:
-        """The prior before the first round, in a federation of so many clients.
+        """The prior before the first round, in a federation with that many clients.
 
         `key` is the run's root, so all methods start from the same weights.
         """
@@ -150,15 +186,45 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
     @abstractmethod
     def personalise(self, client: C, down: D, data: ClientData, keys: Keys) -> P:
-        """The model each client predicts with, given its state and the newest message. Leaves no trace."""
+        """The model each client predicts with, given its state and the newest message. Has no side effects.
 
-    @abstractmethod
+        With `about.uses_validation`, the client's validation examples are in `data.validation`.
+        """
+
     def predict(self, personal: P, x: Tensor, keys: Keys) -> Tensor:
-        """log p(y | x), Monte-Carlo draws already averaged: x [C, N, ...] -> [C, N, K]."""
+        """The predictive distribution, Monte-Carlo draws already averaged: x [C, N, ...] -> [C, N, P].
 
-    @abstractmethod
+        By default that of a personal model that is plain `Weights`.
+        """
+        assert isinstance(personal, Weights), f"{self.about.name} must define predict"
+        return self.task.predictive(personal.w, x)
+
     def predict_global(self, server: S, x: Tensor) -> Tensor | None:
-        """log p(y | x) under the prior alone, x [N, ...] -> [N, K]; None where there is no global model."""
+        """The same under the prior alone, x [N, ...] -> [N, P]; None where there is no global model.
+
+        By default, a server that holds plain `Weights` predicts with them.
+        """
+        return self.task.predictive_shared(server.w, x) if isinstance(server, Weights) else None
+
+
+Types = tuple[Any, Any, Any, Any, Any]
+
+
+def types_of(cls: type[Any]) -> Types:
+    """The generic arguments of `Method` that a class specifies, through all its bases."""
+
+    def search(kind: Any, known: dict[Any, Any]) -> Types | None:
+        origin = get_origin(kind) or kind
+        arguments = tuple(known.get(a, a) for a in get_args(kind))
+        if origin is Method:
+            return arguments if len(arguments) == len(Types.__args__) else None  # type: ignore[attr-defined]
+        inner = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
+        bases = vars(origin).get("__orig_bases__", origin.__bases__)
+        return next((found for base in bases if (found := search(base, inner)) is not None), None)
+
+    found = search(cls, {})
+    assert found is not None, f"{cls.__name__} must derive from Method[S, C, D, U, P]"
+    return found
 
 
 T = TypeVar("T")
@@ -167,8 +233,10 @@ METHODS: dict[str, type[Method[Any, Any, Any, Any, Any]]] = {}
 """Every method by name. `fedprior.methods` fills it by importing each of its files."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def register(cls: type[T]) -> type[T]:
-    """Make a method known by `cls.about.name`."""
+    """Make a class a frozen dataclass of hyperparameters, and register it as `cls.about.name`."""
     assert issubclass(cls, Method)
-    METHODS[cls.about.name] = cls
-    return cls
+    made: Any = dataclass(frozen=True, kw_only=True)(cls)
+    METHODS[cls.about.name] = one_sentence(f"method '{cls.about.name}'")(made)
+    return METHODS[cls.about.name]  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Keyed randomness: a draw depends on what it is for, never on when, where or beside whom it is made.
+"""Keyed randomness: a draw depends only on its purpose, not on when, where or with which other clients it is made.
 
 A key is a 64-bit word. `fold` derives another from it with tags (a purpose, a client's name, a round, a step), so the
 key of a draw is a pure function of (seed, purpose, client, round, step). Results therefore do not depend on the order
@@ -29,7 +29,7 @@ def _mix(word: int) -> int:
 
 
 def _mix_all(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`_mix` of many words; 64-bit arithmetic wraps around by itself."""
+    """`_mix` of many words; 64-bit arithmetic wraps around."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -39,7 +39,7 @@ def _mix_all(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 @lru_cache(maxsize=4096)
 def _word(tag: str | int) -> int:
     if isinstance(tag, int):
-        return _mix(_mix(tag & _MASK))  # twice: a seed is mixed once, and must not meet its own tag
+        return _mix(_mix(tag & _MASK))  # twice: a seed is mixed once, and must not collide with its own tag
     return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8).digest(), "little")
 
 
@@ -64,13 +64,13 @@ class Key:
     def generator(self) -> torch.Generator:
         """A torch generator that starts at this key.
 
-        torch's CPU generator reads 32 bits of its seed, so among 10⁵ draws about one pair shares a stream. Shuffles
-        and noise do not mind; `numpy` has all 64 bits.
+        torch's CPU generator reads 32 bits of its seed, so among 10⁵ draws about one pair shares a stream. This is
+        harmless for shuffles and noise; `numpy` uses all 64 bits.
         """
         return self.seed(torch.Generator())
 
     def seed(self, generator: torch.Generator) -> torch.Generator:
-        """The same with a generator that is at hand: making one costs more than a small draw."""
+        """The same with an existing generator: creating one costs more than a small draw."""
         return generator.manual_seed(self.word >> 32)
 
     def numpy(self) -> np.random.Generator:

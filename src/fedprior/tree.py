@@ -83,7 +83,7 @@ def expand(tree: T, clients: int) -> T:
 
 
 def clone(tree: T) -> T:
-    """A tree with memory of its own."""
+    """A copy of a tree with its own memory."""
     return map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
 
 
@@ -93,7 +93,7 @@ def zeros_like(tree: T) -> T:
 
 
 def sqdist(a: Any, b: Any) -> Tensor:
-    """‖a - b‖² of each client's whole tree, [C]: the heart of every Gaussian prior, so it is one node in the graph."""
+    """‖a - b‖² of each client's whole tree, [C]: one node in the graph, since every Gaussian prior needs it."""
     (left, right), names = (leaves(a), leaves(b)), ([k for k, _ in items(a)], [k for k, _ in items(b)])
     if names[0] != names[1]:
         raise ValueError("sqdist needs two trees with the same leaves in the same order")
@@ -119,7 +119,7 @@ class _SquaredDistance(torch.autograd.Function):
             gaps = [a - b for a, b in zip(both[:half], both[half:], strict=True)]
         ours: list[Tensor | None] = []
         for gap, pulls, need in zip(gaps, ctx.kept, ctx.needs_input_grad[1:], strict=False):
-            if need and pulls is not None:  # left to whoever takes the step, see `models.stack.keep_factors`
+            if need and pulls is not None:  # left to the optimiser, see `models.stack.keep_factors`
                 pulls.append((2 * grad, gap))
             ours.append(_scaled(2 * grad, gap) if need and pulls is None else None)
         needs = ctx.needs_input_grad[1 + half :]

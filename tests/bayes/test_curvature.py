@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +16,12 @@ from torch.autograd.functional import hessian
 from torch.func import functional_call
 
 from fedprior import tree
+from fedprior.bayes import curvature
 from fedprior.bayes.curvature import Estimate, diagonal
 from fedprior.data.client import ClientData
 from fedprior.errors import FedpriorError
 from fedprior.models import build
+from fedprior.models.likelihood import FLOOR, Categorical, Gaussian
 from fedprior.models.task import Task
 from fedprior.rng import Key
 from fedprior.tree import Params
@@ -72,7 +76,7 @@ def second_derivatives(loss: Callable[..., Tensor], at: Any) -> Any:
 
 def agrees(module: nn.Module, shape: tuple[int, ...], estimate: Estimate, classes: int = K) -> None:
     """Two clients of different size and weights, compared with the loop."""
-    task = Task(module, classes, dtype=torch.float64)
+    task = Task(module, Categorical(classes), dtype=torch.float64)
     w, data = weights(task, 2), examples(shape, (6, 3), classes)
     found = diagonal(task, w, data, estimate)
     assert list(found) == sorted(task.parameters(w))
@@ -203,7 +207,7 @@ class Idle(nn.Module):
 
 
 def test_a_layer_without_part_has_no_curvature() -> None:
-    task = Task(Idle(), K, dtype=torch.float64)
+    task = Task(Idle(), Categorical(K), dtype=torch.float64)
     found = diagonal(task, weights(task, 1), examples((5,), (6,)))
     assert (found["idle.weight"] == 0).all()
     assert (found["idle.bias"] == 0).all()
@@ -214,7 +218,7 @@ def test_a_layer_without_part_has_no_curvature() -> None:
 
 
 def logistic() -> tuple[Task, Params, ClientData]:
-    task = Task(nn.Linear(5, 1), 2, dtype=torch.float64)
+    task = Task(nn.Linear(5, 1), Categorical(2), dtype=torch.float64)
     return task, weights(task, 1), examples((5,), (40,), 2)
 
 
@@ -236,7 +240,7 @@ def test_logistic_regression_is_exact() -> None:
 
 def test_softmax_regression_is_exact() -> None:
     """The same with Σ_s x_sj² p_sc (1 - p_sc) for the weight of input j to class c."""
-    task = Task(nn.Linear(5, K), K, dtype=torch.float64)
+    task = Task(nn.Linear(5, K), Categorical(K), dtype=torch.float64)
     w, data = weights(task, 1), examples((5,), (40,))
     x, y = data.client(0)
     found = diagonal(task, w, data, "ggn")
@@ -258,7 +262,7 @@ def test_fisher_of_the_bias_by_hand() -> None:
 
     For the weight of input j: Σ_s x_sj²/4.
     """
-    task = Task(nn.Linear(5, 1), 2, dtype=torch.float64)
+    task = Task(nn.Linear(5, 1), Categorical(2), dtype=torch.float64)
     w, data = tree.zeros_like(weights(task, 1)), examples((5,), (40,), 2)
     for estimate in ESTIMATES:
         found = diagonal(task, w, data, estimate)
@@ -266,15 +270,119 @@ def test_fisher_of_the_bias_by_hand() -> None:
         assert torch.allclose(found["head.weight"][0, 0], data.x.square().sum(0) / 4, rtol=1e-12)
 
 
+# Numbers
+
+
+NUMBER = Gaussian(120.0, 15.0)
+REGRESSORS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(5, 2), (5,)),
+    "tanh": (lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)), (5,)),
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)), (2, 5, 5)),
+    "batch norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)), (5,)),
+}
+
+
+def numbers(shape: tuple[int, ...], sizes: tuple[int, ...]) -> ClientData:
+    data = examples(shape, sizes)
+    gen = torch.Generator().manual_seed(3)
+    return replace(data, y=120 + 15 * torch.randn(sum(sizes), generator=gen, dtype=torch.float64))
+
+
+def naive_number(task: Task, w: Params, x: Tensor, y: Tensor, estimate: Estimate) -> Params:
+    """One client's h, one backward pass for each example and function, by torch's normal distribution.
+
+    Fisher: the squared gradient of log N(y; m, v). GGN: by the information that a normal distribution has of its mean,
+    1/v, and of its standard deviation, 2/v: another parametrisation than ours, which must not change it.
+    """
+    module = copy.deepcopy(task.module).eval()
+    names = list(task.parameters(w))
+    total = {k: torch.zeros_like(w[k]) for k in names}
+    for one, label in zip(x, y, strict=True):
+        leaves = {k: v.detach().clone().requires_grad_(k in names) for k, v in w.items()}
+        out = functional_call(module, leaves, (one.unsqueeze(0),))[0]
+        mean, sigma = 120 + 15 * out[0], 15 * (out[1].exp() + FLOOR).sqrt()
+        v = float(sigma.detach().square())
+        pairs = [(mean, 1 / v), (sigma, 2 / v)]
+        if estimate == "fisher":
+            known: Any = torch.distributions.Normal(mean, sigma)
+            pairs = [(known.log_prob(label), 1.0)]
+        for value, weight in pairs:
+            for k, g in zip(
+                names, torch.autograd.grad(value, [leaves[k] for k in names], retain_graph=True), strict=True
+            ):
+                total[k] += weight * g.square()
+    return total
+
+
+@estimates
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_numbers_agree_with_loops_over_examples(name: str, estimate: Estimate) -> None:
+    make, shape = REGRESSORS[name]
+    task, data = Task(make(), NUMBER, dtype=torch.float64), numbers(shape, (6, 3))
+    w = weights(task, 2)
+    found = diagonal(task, w, data, estimate)
+    for c in range(2):
+        for k, h in naive_number(task, tree.index(w, c), *data.client(c), estimate).items():
+            assert torch.allclose(found[k][c], h, rtol=1e-9, atol=1e-12), k
+            assert h.abs().max() > 0
+
+
+@estimates
+@pytest.mark.parametrize("name", ["linear", "tanh", "convolution"])
+def test_closed_forms_and_vmap_agree_for_numbers(
+    name: str, estimate: Estimate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers' closed forms, and the way of all other networks, on the same weights; both ways are really taken."""
+    make, shape = REGRESSORS[name]
+    task, data = Task(make(), NUMBER, dtype=torch.float64), numbers(shape, (6, 3))
+    w, calls = weights(task, 2), []
+    by_vmap = curvature._by_vmap
+
+    def counted(*args: Any) -> Params:
+        calls.append(args)
+        return by_vmap(*args)
+
+    monkeypatch.setattr(curvature, "_by_vmap", counted)
+    layers = diagonal(task, w, data, estimate)
+    assert not calls
+    monkeypatch.setattr(curvature, "_by_layers", lambda *args: None)
+    general = diagonal(task, w, data, estimate)
+    assert calls
+    for k, h in layers.items():
+        assert torch.allclose(general[k], h, rtol=1e-10, atol=1e-13), k
+
+
+def test_linear_regression_by_closed_form() -> None:
+    """Mean w·x + b and a log-variance s = -1 that depends on nothing: Σ_s x_sj²/v for the mean, in deviations.
+
+    v = e⁻¹ + FLOOR; the row of s has Σ_s x_sj² · ½ (e⁻¹/v)², and the biases the same with x = 1. The unit cancels.
+    """
+    task, data = Task(nn.Linear(5, 2), NUMBER, dtype=torch.float64), numbers((5,), (40,))
+    w = weights(task, 1)
+    w["head.weight"][0, 1], w["head.bias"][0, 1] = 0, -1
+    found = diagonal(task, w, data, "ggn")
+    v = math.exp(-1) + FLOOR
+    squares, of_s = data.x.square().sum(0), 0.5 * (math.exp(-1) / v) ** 2
+    assert torch.allclose(found["head.weight"][0], torch.stack([squares / v, squares * of_s]), rtol=1e-12)
+    assert found["head.bias"][0].tolist() == pytest.approx([40 / v, 40 * of_s])
+
+    def loss(weight: Tensor) -> Tensor:  # the mean's part of the Hessian is that of least squares, whatever the labels
+        z = (data.y - 120) / 15
+        return 0.5 * ((z - data.x @ weight - w["head.bias"][0, 0]).square() / v).sum()
+
+    second = second_derivatives(loss, w["head.weight"][0, 0]).diagonal()
+    assert torch.allclose(found["head.weight"][0, 0], second, rtol=1e-8)
+
+
 # Properties
 
 
 def perceptron() -> Task:
-    return Task(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, K)), K, dtype=torch.float64)
+    return Task(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, K)), Categorical(K), dtype=torch.float64)
 
 
 def normed() -> Task:
-    return Task(conv(3, kind="batch"), K, dtype=torch.float64)
+    return Task(conv(3, kind="batch"), Categorical(K), dtype=torch.float64)
 
 
 @estimates
@@ -362,7 +470,11 @@ def test_running_statistics_are_used_but_have_no_curvature() -> None:
     Behind the norm, features scale with 1/√(v + 1e-5): as v grows from 1 to 1e6, hardly any gradient reaches the layer
     before it.
     """
-    task = Task(nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, K)), K, dtype=torch.float64)
+    task = Task(
+        nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, K)),
+        Categorical(K),
+        dtype=torch.float64,
+    )
     w, data = weights(task, 1), examples((5,), (20,))
     found = diagonal(task, w, data)
     assert "1.running_var" in w
@@ -379,6 +491,6 @@ def test_colour_images_in_a_normed_network(estimate: Estimate) -> None:
 
 
 def test_recurrent_networks_are_refused() -> None:
-    task = Task(build("lstm", {"vocabulary": 5, "embedding": 2, "hidden": 2, "features": 3}, (4,), K), K)
+    task = Task(build("lstm", {"vocabulary": 5, "embedding": 2, "hidden": 2, "features": 3}, (4,), K), Categorical(K))
     with pytest.raises(FedpriorError, match="curvature is not available for recurrent models"):
         diagonal(task, weights(task, 1), examples((4,), (3,), K), "fisher")

@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from fedprior import __version__, load_model
+import fedprior
+from fedprior import __version__, experiment, load_model
 from fedprior.cli import main as command
 from fedprior.cli.main import main
+from fedprior.cli.progress import _validation
 from fedprior.data import DATASETS
-from fedprior.experiment import folder as folders
+from fedprior.experiment.journal import Event
+from fedprior.methods import build
 from fedprior.protocol import METHODS
 
 ROWS = [
@@ -188,8 +192,8 @@ def test_a_wrong_partition_is_refused(options: tuple[str, ...], words: tuple[str
     [
         pytest.param("\n".join([HEADER, "north,,1.5,y", *ROWS]), ("'north'", "missing"), id="missing value"),
         pytest.param("\n".join([HEADER, *ROWS, "west,NaN,1,n"]), ("'west'", "missing"), id="nan"),
-        pytest.param("\n".join([HEADER, *ROWS, "west,inf,1,n"]), ("'west'", "infinite"), id="inf"),
-        pytest.param("\n".join([HEADER, *ROWS, "west,old,1,n"]), ("'age'", "not numeric"), id="text among numbers"),
+        pytest.param("\n".join([HEADER, *ROWS, "west,inf,1,n"]), ("'age'", "finite", "row 61"), id="inf"),
+        pytest.param("\n".join([HEADER, *ROWS, "west,old,1,n"]), ("'age'", "row 61"), id="text among numbers"),
         pytest.param("\n".join([HEADER, *ROWS, ",3,1,n"]), ("client",), id="no site"),
         pytest.param("\n".join([HEADER, *ROWS, "west,3,1,"]), ("'class'",), id="no class"),
         pytest.param("\n".join([HEADER, "north,3,1,n", "north,4,1,n"]), ("'class'",), id="one class"),
@@ -304,10 +308,10 @@ def test_an_interruption_says_how_to_go_on(call: Call, monkeypatch: pytest.Monke
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folders, "start", interrupted)
+    monkeypatch.setattr(experiment, "run", interrupted)
     found = call(*RUN, "--quiet")
     assert (found.code, found.out) == (130, "")
-    assert found.err == "interrupted: continue with `fedprior resume DIR`\n"
+    assert found.err == "interrupted: run the same command again\n", "nothing is there to resume"
 
 
 # The fixed interface
@@ -410,10 +414,10 @@ def test_without_a_folder_a_run_finds_one(call: Call) -> None:
 
 
 def test_a_config_file_and_flags(call: Call) -> None:
-    Path("run.toml").write_text('rounds = 9\nseed = 5\n[method]\nname = "fedprox"\nmu = 0.5\n')
+    Path("run.toml").write_text('rounds = 9\nseed = 5\n[method]\nname = "fedprox"\nstrength = 0.5\n')
     call.good("run", "--config", "run.toml", *DATA, "--rounds", "1", "--out", "out", "--quiet", "--no-local")
     found = json.loads(Path("out/summary.json").read_text())
-    assert (found["rounds"], found["seed"], found["method"]) == (1, 5, {"name": "fedprox", "mu": 0.5})
+    assert (found["rounds"], found["seed"], found["method"]) == (1, 5, {"name": "fedprox", "strength": 0.5})
 
 
 def test_methods(call: Call) -> None:
@@ -440,7 +444,7 @@ def test_data_describe(call: Call) -> None:
     found = json.loads(call.good(*args, "--json").out)
     assert {row["client"] for row in found["clients"]} == CLIENTS
     assert {(row["train"], row["validation"], row["test"]) for row in found["clients"]} == {(14, 2, 4)}
-    assert all(row["label 0"] + row["label 1"] == row["train"] for row in found["clients"])
+    assert all(row["label n"] + row["label y"] == row["train"] for row in found["clients"])
     assert found["heterogeneity"]["size_max"] == 14
     text = call.good(*args).out
     assert all(client in text for client in CLIENTS)
@@ -475,3 +479,100 @@ def test_a_warning_is_one_line_and_comes_once(call: Call) -> None:
     assert told == [line for line in told if line.startswith("warning: FedBN has nothing to keep personal")]
     assert len(told) == 1
     assert "fedbn.py" not in found.err
+
+
+# The command and the library are one
+
+
+TIMES = ("timing", "seconds")
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Every file of a run or a comparison; of events and summaries, all but times."""
+    found: dict[str, Any] = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            lines = path.read_text().splitlines() if path.name == "events.jsonl" else [path.read_bytes()]
+            if path.suffix in (".json", ".jsonl"):
+                documents = [json.loads(line) for line in lines]
+                if path.name == "manifest.json":
+                    del documents[0]["journals"]["events.jsonl"]
+                lines = [json.dumps({k: v for k, v in d.items() if k not in TIMES}) for d in documents]
+            found[str(path.relative_to(folder))] = lines
+    return found
+
+
+def from_python(out: str, **more: Any) -> fedprior.Result:
+    data = fedprior.data.load("csv", path="good.csv", target="class", client="site")
+    train = fedprior.Train(**{**data.recipe["train"], "epochs": 1})
+    return fedprior.run(build("fedmap", {}, train), data, out=out, rounds=2, reference="local", **more)
+
+
+def test_the_command_leaves_what_the_library_leaves(call: Call) -> None:
+    """The same files with the same bytes, Local's among them."""
+    call.good(*RUN, "--quiet")
+    from_python("mine")
+    theirs, ours = contents(Path("out")), contents(Path("mine"))
+    assert theirs.keys() == ours.keys()
+    assert {"config.toml", "local/config.toml", "logs.csv", "models/west.safetensors"} <= ours.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def test_what_one_began_the_other_continues(call: Call) -> None:
+    """A run that the library began and lost in round 2 is resumed by the command."""
+
+    def stop(event: Event) -> None:
+        if event["kind"] == "round" and event["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        from_python("mine", observers=lambda name, rounds: stop if name == "fedmap" else None)
+    call.good("resume", "mine", "--quiet")
+    call.good(*RUN, "--quiet")
+    assert contents(Path("mine")) == contents(Path("out"))
+
+
+def test_the_comparison_of_the_command_is_that_of_the_library(call: Call) -> None:
+    call.good("compare", "--methods", "fedmap", *DATA, "--rounds", "1", "--out", "out", "--quiet")
+    data = fedprior.data.load("csv", path="good.csv", target="class", client="site")
+    found = fedprior.compare([build("fedmap")], data, rounds=1, out="mine")
+    assert contents(Path("mine")) == contents(Path("out"))
+    again = call.good("resume", "mine").out
+    assert found.verdict in " ".join(again.split())
+
+
+def test_the_config_of_a_run_runs_again(call: Call) -> None:
+    """With nothing but `--config`: the same folder again."""
+    call.good(
+        *RUN, "--quiet", "method.sigma2=3", "participation.least=2", "participation.rule=bernoulli", "--seed", "4"
+    )
+    assert "min_reporters = 2" in Path("out/config.toml").read_text()
+    call.good("run", "--config", "out/config.toml", "--out", "again", "--quiet")
+    assert contents(Path("again")) == contents(Path("out"))
+
+
+def test_what_came_from_python_cannot_be_resumed_by_name(call: Call) -> None:
+    rng = np.random.default_rng(0)
+    data = fedprior.data.from_arrays({k: (rng.normal(size=(20, 3)), np.arange(20) % 2) for k in "ab"})
+    fedprior.run(build("fedavg"), data, rounds=1, out="mine")
+    refused(call("resume", "mine"), "came from Python", "fedprior.run")
+
+
+def test_progress_shows_validation_and_never_test(call: Call) -> None:
+    """The last line of each run has the validation NLL of its last evaluation; no test number is among the lines."""
+    found = call.good(*RUN)
+    for name, folder in (("local", Path("out/local")), ("fedmap", Path("out"))):
+        last = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])
+        line = next(line for line in found.err.splitlines() if line.startswith(f"{name}: round 2/2"))
+        personal = last["personal"]
+        assert line.endswith(f"validation NLL {personal['validation']['nll']['mean']:.3f}")
+        assert "accuracy" not in line
+        assert "test" not in line
+
+
+def test_progress_looks_at_validation_alone() -> None:
+    """An event whose test numbers are another: the text is the same. Without validation examples there is none."""
+    event = {"personal": {"validation": {"nll": {"mean": 0.25}, "evaluated": 3}, "test": {"nll": {"mean": 7.0}}}}
+    assert _validation(event) == "  validation NLL 0.250"
+    event["personal"]["validation"] = {"nll": {"mean": float("nan")}, "evaluated": 0}
+    assert _validation(event) == ""

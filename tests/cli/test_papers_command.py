@@ -206,7 +206,7 @@ def test_reproduce_quickly(call: Call) -> None:
         assert f"{cell['paper']:.1f} → {cell['ours']:.1f} ({cell['delta']:+.1f})" in found.out
     assert found.out.count("\nall: ") == 2, "a verdict on each kind of model"
     assert re.search(r"^all: [01] of 1 pairs of methods in the paper's order", found.out, re.MULTILINE)
-    assert "\nall: the paper gives no two numbers to compare\n" in found.out
+    assert "\nall: the paper has no two numbers to compare\n" in found.out
     assert "Not the paper's setting: " in found.out
     assert "written: " in found.out
     assert {p.name.split("-")[0] for p in (RUNS / "quick").iterdir()} == {"fedavg", "local"}
@@ -292,9 +292,9 @@ def test_a_part_is_saved_on_demand_and_says_so(call: Call) -> None:
     limit = ("--seeds", "1", "--rows", "B", "--columns", "first")
     call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", *limit)
     text = (RESULTS / "table0.md").read_text()
-    assert "**A part of the table**: 1 of 2 columns, 1 of 2 rows, 1 of 2 seeds." in text
+    assert "**Part of the table**: 1 of 2 columns, 1 of 2 rows, 1 of 2 seeds." in text
     assert "`fedprior reproduce small/table0 --columns first --rows B --seeds 1`" in text
-    assert "A part of the table" in (RESULTS / "table0.html").read_text()
+    assert "Part of the table" in (RESULTS / "table0.html").read_text()
     assert lines(call.good("papers"))[NAME][1] == "run (1 of 2 columns, 1 of 2 rows, 1 of 2 seeds)"
     listed = json.loads(call.good("papers", "--json").out)[0]
     assert (listed["state"], listed["part"]) == ("run", "1 of 2 columns, 1 of 2 rows, 1 of 2 seeds")
@@ -340,7 +340,7 @@ def test_so_far(call: Call) -> None:
     found = json.loads((RESULTS / "table0.json").read_text())
     assert [len(found["cells"]["personal"][row]["all"]["values"]) for row in "AB"] == [2, 1]
     assert found["about"]["part"] == "6 of the 8 runs"
-    refused(call("reproduce", NAME, "--so-far", "--scale", "quick"), "nothing of small/table0 is done")
+    refused(call("reproduce", NAME, "--so-far", "--scale", "quick"), "nothing of small/table0 is finished")
 
 
 # reproduce --search

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from data.views import classes, counts
 from fedprior.data.federation import SPLITS, Federation, from_arrays
+from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError
 
 quick = settings(deadline=None, max_examples=50)
@@ -90,16 +92,16 @@ def test_every_example_is_in_exactly_one_split(labels: list[int], validation: fl
 
 @quick
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 10**6))
-def test_labels_are_spread_evenly(counts: list[int], seed: int) -> None:
+def test_labels_are_spread_evenly(sizes: list[int], seed: int) -> None:
     """All labels are cut at one fraction t, each up to one example: |m_k - t n_k| < 1 for its m_k of n_k examples in
     training (and in training and validation together). So some t is in every ((m_k - 1)/n_k, (m_k + 1)/n_k)."""
-    y = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+    y = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     if len(y) < 2:
         return
     federation = from_arrays({"a": numbered(y)}, seed=seed, validation=0.2, test=0.3)
-    train = federation.label_counts("train")[0]
-    for m in (train, train + federation.label_counts("validation")[0]):
-        n = np.array(counts)
+    train = counts(federation, "train")[0]
+    for m in (train, train + counts(federation, "validation")[0]):
+        n = np.array(sizes)
         assert ((m - 1) / n).max() < ((m + 1) / n).min()
 
 
@@ -107,7 +109,7 @@ def test_a_large_client_is_split_in_proportion() -> None:
     """300 and 100 examples at 70 / 10 / 20 %: 210 + 30 + 60 and 70 + 10 + 20, give or take one."""
     y = np.repeat([0, 1], [300, 100])
     federation = from_arrays({"a": numbered(y)})
-    got = np.stack([federation.label_counts(s)[0] for s in SPLITS])
+    got = np.stack([counts(federation, s)[0] for s in SPLITS])
     assert np.abs(got - [[210, 70], [30, 10], [60, 20]]).max() <= 1
 
 
@@ -222,7 +224,7 @@ def test_whole_numbers_of_any_type_are_labels() -> None:
     for dtype in (np.float64, np.uint8, np.int32, np.bool_):
         federation = from_arrays({"a": (np.zeros((4, 2)), np.array([0, 1, 0, 1], dtype=dtype))})
         assert federation.train.y.dtype == torch.int64
-        assert federation.classes == 2
+        assert classes(federation) == 2
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_bad_fractions(validation: float, test: float) -> None:
 def test_a_label_beyond_the_classes() -> None:
     clients = {"a": numbered(np.array([0, 1, 2, 2]))}
     assert "a label is 2 but the federation has 2 classes" in refusal(clients, classes=2)
-    assert from_arrays(clients, classes=3).classes == from_arrays(clients).classes == 3
+    assert {from_arrays(clients, classes=k).target for k in (3, None)} == {Classes.numbered(3)}
     assert from_arrays(clients, classes=7).label_counts().shape == (1, 7)
 
 
@@ -276,11 +278,11 @@ def test_label_counts_and_description() -> None:
         expected = [
             [int((federation.split(split).client(c)[1] == k).sum()) for k in range(3)] for c in range(len(federation))
         ]
-        assert federation.label_counts(split).tolist() == expected
+        assert counts(federation, split).tolist() == expected
     table = federation.describe()
     assert table.index.tolist() == ["b", "a"]
     assert table["train"].tolist() == [21, 14]
-    assert table[["label 0", "label 1", "label 2"]].to_numpy().tolist() == federation.label_counts().tolist()
+    assert table[["label 0", "label 1", "label 2"]].to_numpy().tolist() == counts(federation).tolist()
 
 
 def test_select_keeps_the_clients_examples() -> None:
@@ -291,7 +293,7 @@ def test_select_keeps_the_clients_examples() -> None:
         for c, old in enumerate([2, 0]):
             for got, expected in zip(some.split(split).client(c), federation.split(split).client(old), strict=True):
                 assert torch.equal(got, expected)
-    assert some.label_counts().tolist() == federation.label_counts()[[2, 0]].tolist()
+    assert counts(some).tolist() == counts(federation)[[2, 0]].tolist()
 
 
 def test_to_changes_the_precision_of_every_split() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
-from fedprior.data.heterogeneity import heterogeneity
+from fedprior.data.heterogeneity import label_spread, size_spread, value_spread
 from fedprior.errors import FedpriorError
+
+
+def heterogeneity(labels: NDArray[np.int64], parts: Sequence[NDArray[np.int64]], classes: int) -> dict[str, float]:
+    return size_spread([len(part) for part in parts]) | label_spread([labels[part] for part in parts], classes)
 
 
 def test_by_hand() -> None:
@@ -62,3 +69,17 @@ def test_errors() -> None:
         heterogeneity(labels, [np.array([0]), np.array([], dtype=np.int64)], 3)
     with pytest.raises(FedpriorError, match=r"^labels run from 0 to 2, outside 0\.\.1: number them from 0\.$"):
         heterogeneity(labels, [np.array([0, 1, 2])], 2)
+
+
+def test_numbers_by_hand() -> None:
+    """Clients {0, 2} and {4, 6, 8}: all five have mean 4 and variance 8, the clients' means are 1 and 6.
+
+    Between them: (2·9 + 3·4) / (5·8) = 3/4. Shift: (3 + 2) / 2 / √8. Deviations 1 and √(8/3), over √8.
+    """
+    spread = value_spread([np.array([0.0, 2.0]), np.array([4.0, 6.0, 8.0])])
+    expected = {"between": 0.75, "shift": 2.5 / 8**0.5, "scale": (1 + (8 / 3) ** 0.5) / 2 / 8**0.5}
+    assert spread == pytest.approx(expected)
+
+
+def test_equal_numbers_have_no_spread() -> None:
+    assert value_spread([np.array([3.0, 3.0]), np.array([3.0])]) == {"between": 0.0, "shift": 0.0, "scale": 0.0}

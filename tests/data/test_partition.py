@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedprior.data.heterogeneity import heterogeneity
+from data.views import column_view, parts_of
+from fedprior.data.heterogeneity import label_spread, size_spread
 from fedprior.data.partition import (
-    PARTITIONERS,
+    PARTITIONS,
+    ByLabel,
     Dirichlet,
     Iid,
     LabelsPerClient,
@@ -27,6 +29,8 @@ from fedprior.errors import FedpriorError
 Indices = NDArray[np.int64]
 quick = settings(deadline=None, max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
+BY_LABEL = [name for name, thing in PARTITIONS.items() if isinstance(thing, type) and issubclass(thing, ByLabel)]
+NUMBERED = [*BY_LABEL, "superclass"]
 alphas = st.sampled_from([1e-3, 1e-2, 0.1, 0.5, 10.0, 1e6])
 
 
@@ -65,7 +69,7 @@ def test_free_sizes_always_fit(data: st.DataObject, name: str, labels: Indices, 
         "capped": Dirichlet(clients=clients, min_size=min_size, alpha=alpha, cap=True),
         "quantity": Quantity(clients=clients, min_size=min_size, alpha=alpha),
     }[name]
-    parts = partitioner(labels, rng(seed))
+    parts = parts_of(partitioner, labels, rng(seed))
     assert len(parts) == clients
     assert_exact_cover(parts, len(labels))
     assert min(sizes_of(parts)) >= min_size
@@ -87,28 +91,28 @@ def test_dealt_labels_cover(data: st.DataObject, name: str, labels: Indices, see
     else:
         k = data.draw(st.sampled_from([k for k in range(1, C + 1) if C % k == 0]))
         partitioner = RandomSlicing(clients=clients * C // k, labels=k, min_size=k, equal=data.draw(st.booleans()))
-    parts = partitioner(labels, rng(seed))
+    parts = parts_of(partitioner, labels, rng(seed))
     assert len(parts) == partitioner.clients
     assert_exact_cover(parts, len(labels))
     assert min(sizes_of(parts)) >= partitioner.min_size
 
 
-@pytest.mark.parametrize("name", PARTITIONERS)
+@pytest.mark.parametrize("name", NUMBERED)
 def test_reproducible_sorted_int64(name: str) -> None:
     """Superclasses: five labels of two classes each."""
     fine = balanced(10, 400)
-    labels = fine // 2 if name == "superclass" else fine
-    first, again, other = (PARTITIONERS[name]()(labels, rng(seed), fine) for seed in (1, 1, 2))
+    given = (fine // 2, fine) if name == "superclass" else (fine, None)
+    first, again, other = (parts_of(PARTITIONS[name](), given[0], rng(seed), given[1]) for seed in (1, 1, 2))
     assert len(first) == 20
     assert [part.tolist() for part in first] == [part.tolist() for part in again]
     assert [part.tolist() for part in first] != [part.tolist() for part in other]
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in first)
 
 
-@pytest.mark.parametrize("name", PARTITIONERS)
+@pytest.mark.parametrize("name", NUMBERED)
 def test_more_clients_than_samples(name: str) -> None:
     with pytest.raises(FedpriorError, match=r"^4 examples are too few for 5 clients of at least 1: use fewer"):
-        PARTITIONERS[name](clients=5, min_size=1)(np.array([0, 1, 0, 1]), rng())
+        parts_of(PARTITIONS[name](clients=5, min_size=1), np.array([0, 1, 0, 1]), rng())
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 0}, {"alpha": float("nan")}, {"clients": 0}, {"alhpa": 1.0}])
@@ -119,7 +123,7 @@ def test_options_are_checked(wrong: dict[str, float]) -> None:
 
 def test_iid_sizes_differ_by_at_most_one() -> None:
     """103 = 7 * 14 + 5: five clients of 15 and two of 14."""
-    assert sorted(sizes_of(Iid(clients=7)(balanced(1, 103), rng()))) == [14, 14, 15, 15, 15, 15, 15]
+    assert sorted(sizes_of(parts_of(Iid(clients=7), balanced(1, 103), rng()))) == [14, 14, 15, 15, 15, 15, 15]
 
 
 @pytest.mark.parametrize("partitioner", [Iid(clients=10), Dirichlet(clients=10, alpha=1e6)])
@@ -129,7 +133,8 @@ def test_large_alpha_looks_iid(partitioner: Partitioner) -> None:
     IID varies more: a count has sd sqrt(400 * 0.1 * 0.9) = 6, so TV is about 10 * 0.8 * 6 / 400 / 2 = 0.06.
     """
     labels = balanced(10, 400)
-    numbers = heterogeneity(labels, partitioner(labels, rng()), 10)
+    parts = parts_of(partitioner, labels, rng())
+    numbers = size_spread(sizes_of(parts)) | label_spread([labels[part] for part in parts], 10)
     assert numbers["tv"] <= (0.0125 if isinstance(partitioner, Dirichlet) else 0.1)
     assert numbers["size_cv"] < 0.01
 
@@ -140,7 +145,7 @@ def test_small_alpha_gives_each_class_to_one_client() -> None:
     The repair moves at most 4 examples in all.
     """
     labels = balanced(10, 100)
-    parts = Dirichlet(clients=5, alpha=1e-3, min_size=1)(labels, rng())
+    parts = parts_of(Dirichlet(clients=5, alpha=1e-3, min_size=1), labels, rng())
     largest = np.max([np.bincount(labels[part], minlength=10) for part in parts], axis=0)  # [classes]
     assert (largest >= 96).sum() >= 8
 
@@ -151,7 +156,7 @@ def test_dirichlet_moments() -> None:
     Over 2000 classes the mean share of a client has sd 0.25 / sqrt(2000) = 0.0056.
     """
     labels = balanced(2000, 40)
-    parts = Dirichlet(clients=4, alpha=0.5)(labels, rng())
+    parts = parts_of(Dirichlet(clients=4, alpha=0.5), labels, rng())
     shares = np.stack([np.bincount(labels[part], minlength=2000) for part in parts]) / 40  # [4, 2000]
     assert shares.mean(axis=1) == pytest.approx(np.full(4, 0.25), abs=0.025)
     assert shares.var() == pytest.approx(1 / 16, rel=0.05)
@@ -165,7 +170,7 @@ def test_cap_closes_full_clients(seed: int, alpha: float) -> None:
     The repair may give or take one example.
     """
     labels = balanced(10, 20)
-    parts = Dirichlet(clients=4, alpha=alpha, cap=True, min_size=1)(labels, rng(seed))
+    parts = parts_of(Dirichlet(clients=4, alpha=alpha, cap=True, min_size=1), labels, rng(seed))
     held = np.cumsum([np.bincount(labels[part], minlength=10) for part in parts], axis=1)  # [4, 10]
     assert (np.diff(held, axis=1)[held[:, :-1] > 50] <= 1).all()
     assert held[:, -1].max() <= 69
@@ -174,7 +179,7 @@ def test_cap_closes_full_clients(seed: int, alpha: float) -> None:
 def test_cap_sends_the_second_class_to_the_other_client() -> None:
     """alpha = 1e-9 gives class 0 whole to one of two clients, which then holds N / 2."""
     partitioner = Dirichlet(clients=2, alpha=1e-9, cap=True)
-    assert all(sizes_of(partitioner(balanced(2, 30), rng(seed))) == [30, 30] for seed in range(20))
+    assert all(sizes_of(parts_of(partitioner, balanced(2, 30), rng(seed))) == [30, 30] for seed in range(20))
 
 
 class Fixed(np.random.Generator):
@@ -192,7 +197,7 @@ def test_underflow_gives_the_class_to_a_random_client(value: float) -> None:
     for seed in range(20):
         broken = Fixed(np.random.PCG64(seed))
         broken.p = np.full(3, value)
-        sizes = sizes_of(Dirichlet(clients=3, alpha=1e-3, min_size=1)(balanced(1, 30), broken))
+        sizes = sizes_of(parts_of(Dirichlet(clients=3, alpha=1e-3, min_size=1), balanced(1, 30), broken))
         assert sorted(sizes) == [1, 1, 28]
         owners.add(int(np.argmax(sizes)))
     assert owners == {0, 1, 2}
@@ -217,7 +222,7 @@ def test_repair_takes_the_fewest_from_the_largest() -> None:
 
 def test_many_clients_terminate() -> None:
     """1000 clients with at least 10 of 10,000 examples: exactly 10 each, whatever was drawn."""
-    parts = Dirichlet(clients=1000, alpha=1e-3, min_size=10)(balanced(10, 1000), rng())
+    parts = parts_of(Dirichlet(clients=1000, alpha=1e-3, min_size=10), balanced(10, 1000), rng())
     assert sizes_of(parts) == [10] * 1000
     assert_exact_cover(parts, 10_000)
 
@@ -225,29 +230,30 @@ def test_many_clients_terminate() -> None:
 def test_quantity_varies_sizes_only() -> None:
     """Dir(1) sizes have cv sqrt((M - 1) / (M + 1)) = 0.95 for M = 20; labels stay mixed, TV 0.4 / sqrt(n)."""
     labels = np.repeat([0, 1], 20_000)
-    numbers = heterogeneity(labels, Quantity(clients=20, alpha=1.0, min_size=50)(labels, rng()), 2)
+    parts = parts_of(Quantity(clients=20, alpha=1.0, min_size=50), labels, rng())
+    numbers = size_spread(sizes_of(parts)) | label_spread([labels[part] for part in parts], 2)
     assert 0.5 < numbers["size_cv"] < 1.5
     assert numbers["tv"] < 0.03
 
 
 def test_column_names_in_natural_order() -> None:
-    parts = by_column(np.array(["site10", "site2", "a", "site2", " site10 ", "site1"]))
+    parts = by_column(column_view(np.array(["site10", "site2", "a", "site2", " site10 ", "site1"]))).clients
     assert list(parts) == ["a", "site1", "site2", "site10"]
     assert [part.tolist() for part in parts.values()] == [[2], [5], [1, 3], [0, 4]]
-    assert list(by_column(np.array([10, 9, 10, 1]))) == ["1", "9", "10"]
+    assert list(by_column(column_view(np.array([10, 9, 10, 1]))).clients) == ["1", "9", "10"]
 
 
 @pytest.mark.parametrize("hole", [None, float("nan"), "", "  "])
 def test_column_with_holes(hole: object) -> None:
     with pytest.raises(FedpriorError, match=r"is empty in 2 of 4 rows \(first \[1, 3\]\): give every row"):
-        by_column(np.array(["a", hole, "b", hole], dtype=object))
+        by_column(column_view(np.array(["a", hole, "b", hole], dtype=object)))
 
 
 def test_column_without_rows() -> None:
     with pytest.raises(FedpriorError, match="empty in 0 of 0 rows"):
-        by_column(np.array([], dtype=object))
+        by_column(column_view(np.array([], dtype=object)))
 
 
 def test_column_lists_small_clients() -> None:
     with pytest.raises(FedpriorError, match=r"^clients with fewer than 2 examples: a \(1\), c \(1\); drop"):
-        by_column(np.array(["a", "b", "b", "c"]), min_size=2)
+        by_column(column_view(np.array(["a", "b", "b", "c"])), min_size=2)

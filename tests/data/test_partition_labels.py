@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from data.views import parts_of
 from fedprior.data.partition import LabelsPerClient, MajorMinor, Partitioner, RandomSlicing, Shards
 from fedprior.errors import FedpriorError
 
@@ -21,7 +22,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def table(labels: Indices, partitioner: Partitioner, seed: int = 0) -> Indices:
     """Examples of each class at each client, [clients, classes]."""
-    parts = partitioner(labels, np.random.default_rng(seed))
+    parts = parts_of(partitioner, labels, np.random.default_rng(seed))
     return np.stack([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
 
 
@@ -71,7 +72,9 @@ def test_shards_hold_few_labels() -> None:
 def test_shards_uneven() -> None:
     """11 examples in 4 shards: sizes 3, 3, 3, 2, so two clients with two shards have 6 and 5."""
     assert sorted(table(balanced(1, 11), Shards(clients=2)).sum(axis=1)) == [5, 6]
-    with pytest.raises(FedpriorError, match=r"^11 examples do not make 20 shards: use fewer clients or shards"):
+    with pytest.raises(
+        FedpriorError, match=r"^11 examples cannot be split into 20 shards: use fewer clients or shards"
+    ):
         table(balanced(1, 11), Shards(clients=2, shards=10))
 
 
@@ -106,7 +109,7 @@ def test_slicing_is_the_published_procedure() -> None:
     points = np.sort(1 + cut.choice(29, 3, replace=False))
     blocks = [np.split(indices, points) for indices in classes]
     expected = [sorted(np.concatenate([blocks[c].pop() for c in hand])) for hand in hands]
-    parts = RandomSlicing(clients=8)(labels, np.random.default_rng(5))
+    parts = parts_of(RandomSlicing(clients=8), labels, np.random.default_rng(5))
     assert [part.tolist() for part in parts] == expected
 
 
@@ -138,10 +141,10 @@ def test_slicing_unequal_classes(sizes: list[int], seed: int) -> None:
 @pytest.mark.parametrize(
     ("clients", "k", "min_size", "sentence"),
     [
-        (20, 3, 1, "20 clients with labels=3 do not form groups of 10 classes each: let labels divide 10"),
-        (12, 2, 1, "12 clients with labels=2 do not form groups of 10 classes each: let labels divide 10"),
-        (15, 4, 1, "15 clients with labels=4 do not form groups of 10 classes each: let labels divide 10"),
-        (24, 5, 1, "11 examples of a class make no 12 blocks: use fewer clients."),
+        (20, 3, 1, "20 clients with labels=3 cannot form groups that hold 10 classes each: 10 must be a"),
+        (12, 2, 1, "12 clients with labels=2 cannot form groups that hold 10 classes each: 10 must be a"),
+        (15, 4, 1, "15 clients with labels=4 cannot form groups that hold 10 classes each: 10 must be a"),
+        (24, 5, 1, "11 examples of a class cannot be split into 12 blocks: use fewer clients."),
         (16, 5, 6, "a client gets 5 examples, fewer than min_size=6: use fewer clients or a smaller"),
     ],
 )
@@ -155,7 +158,7 @@ def test_slicing_errors(clients: int, k: int, min_size: int, sentence: str) -> N
 def test_major_uses_every_example_once() -> None:
     """20 clients of m = 300: a class is major for 4 (0.4 m each) and minor for all (0.02 m): 2 m = 600."""
     labels = balanced(10, 600)
-    parts = MajorMinor()(labels, np.random.default_rng(0))
+    parts = parts_of(MajorMinor(), labels, np.random.default_rng(0))
     assert np.sort(np.concatenate(parts)).tolist() == list(range(6000))
     for client, row in enumerate(table(labels, MajorMinor())):
         majors = [2 * client % 10, (2 * client + 1) % 10]
@@ -174,14 +177,14 @@ def test_major_remainders() -> None:
 def test_major_never_repeats_when_nothing_wraps(clients: int, major: int, share: float, seed: int) -> None:
     """All clients together need at most 200 examples, which is what each class has."""
     partitioner = MajorMinor(clients=clients, major=major, uniform_share=share, samples=200 // clients)
-    parts = partitioner(balanced(10, 200), np.random.default_rng(seed))
+    parts = parts_of(partitioner, balanced(10, 200), np.random.default_rng(seed))
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together) == clients * (200 // clients)
 
 
 def test_major_wraps_across_clients_only() -> None:
     """20 clients of m = 100 need 2 m = 200 of each class of 60: 3 rounds and 20 examples more."""
-    parts = MajorMinor(samples=100)(balanced(10, 60), np.random.default_rng(0))
+    parts = parts_of(MajorMinor(samples=100), balanced(10, 60), np.random.default_rng(0))
     assert all(len(part) == len(np.unique(part)) == 100 for part in parts)
     assert np.bincount(np.bincount(np.concatenate(parts), minlength=600)).tolist() == [0, 0, 0, 400, 200]
 
@@ -189,7 +192,7 @@ def test_major_wraps_across_clients_only() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"major": 11}, "major=11 is more than the 10 classes: use fewer."),
+        ({"major": 11}, "major=11 is more than the 10 classes: use a smaller number."),
         (
             {"clients": 2},
             "a client needs 126 examples of class 0, which has 60: use more clients, fewer",

@@ -50,14 +50,15 @@ def test_through_json_and_back(own: Any, impute: bool) -> None:
     assert (again.fill is None) == (not impute)
 
 
-def test_a_federation_keeps_its_clients_scalers() -> None:
+def test_a_federation_keeps_its_clients_encoders() -> None:
     """Also those of some clients in another order."""
     rng = np.random.default_rng(0)
     sites = {k: (scale * rng.normal(size=(20, 2)), np.arange(20) % 2) for k, scale in (("a", 1), ("b", 50), ("c", 9))}
     federation = from_arrays(sites, standardise=True)
-    scaler = federation.scaler("b")
-    assert scaler is not None
+    encoder = federation.encoder("b")
+    assert encoder is not None
+    scaler = encoder.scaler
     train = federation.train.client(1)[0].double().numpy()
     assert {tuple(row) for row in np.round(train, 4)} <= {tuple(row) for row in np.round(scaler(sites["b"][0]), 4)}
-    assert federation.select([2, 1]).scaler("b") is scaler
-    assert from_arrays(sites).scaler("b") is None
+    assert federation.select([2, 1]).encoder("b") is encoder
+    assert from_arrays(sites).encoder("b") is None

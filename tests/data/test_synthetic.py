@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedprior.data.synthetic import Client, Synthetic, ball_and_shell
+from fedprior.data.sets.synthetic import Client, Synthetic, ball_and_shell
 from fedprior.errors import FedpriorError
 
 Skew = Literal["feature", "quantity", "label"]
@@ -120,7 +120,7 @@ def test_client_does_not_depend_on_the_number_of_clients(skew: Skew) -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(FedpriorError, match=r"^intrinsic=5 is more than features=4: choose at most as many\.$"):
+    with pytest.raises(FedpriorError, match=r"^intrinsic=5 is more than features=4: use a smaller number\.$"):
         Synthetic(skew="feature", features=4, intrinsic=5)
     with pytest.raises(FedpriorError, match="leave small clients fewer than 2 rows: use at least samples=8"):
         Synthetic(skew="quantity", samples=7)

@@ -10,7 +10,9 @@ import torch
 
 from fedprior import tree
 from fedprior.engine import Engine, WorkerError, cluster
+from fedprior.engine.cluster import ray_cluster
 from fedprior.errors import FedpriorError
+from fedprior.methods import METHODS
 from support import bound, federation, same
 
 ray = pytest.importorskip("ray")
@@ -24,25 +26,26 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedamp", "pfedvem", "pfedbred"])
+@pytest.mark.parametrize("name", [*sorted(METHODS), "fedavg+opt", "pfedbred+ft"])
 def test_a_cluster_gives_the_same_bits(name: str) -> None:
     """Without and with states, with a downlink per client, with draws; some clients report, some only train."""
     data = federation()
     method = bound(name, data)
     with (
         Engine(method, data, 3, chunk=2) as here,
-        Engine(method, data, 3, chunk=2, backend="ray") as there,
+        Engine(method, data, 3, chunk=2, runner=ray_cluster()) as there,
     ):
         for number, (trainers, reporters) in enumerate([([0, 2, 3, 5], [2, 3]), (here.everyone, here.everyone)]):
-            logs, others = (engine.round(number, trainers, reporters) for engine in (here, there))
-            assert logs.keys() == others.keys()
+            ours, theirs = (engine.round(number, trainers, reporters) for engine in (here, there))
+            assert ours.logs.keys() == theirs.logs.keys()
+            assert (ours.counted, ours.left_out) == (theirs.counted, theirs.left_out)
         assert same(here.server, there.server)
         assert same(here.memory.states, there.memory.states)
-        ours, theirs = (engine.predict(2, ("test",), models=True) for engine in (here, there))
-        for a, b in zip(ours[0]["test"], theirs[0]["test"], strict=True):
+        found, other = (engine.evaluate(2, ("test",)) for engine in (here, there))
+        assert found.scores == other.scores
+        for a, b in zip(found.predictions["test"], other.predictions["test"], strict=True):
             assert (a == b).all()
-        for m, n in zip(ours[1], theirs[1], strict=True):
-            assert all((m[k] == n[k]).all() for k in m)
+        assert same(here.memory.personal, there.memory.personal)
     assert ray.is_initialized(), "a cluster that was there before the run is left alone"
 
 
@@ -56,7 +59,7 @@ def test_an_error_for_people_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return ray.remote(fail)
 
     data = federation()
-    with Engine(bound("fedavg", data), data, 0, backend="ray") as engine:
+    with Engine(bound("fedavg", data), data, 0, runner=ray_cluster()) as engine:
         monkeypatch.setattr(engine.runner, "task", failing(FedpriorError("one clear sentence")))
         with pytest.raises(FedpriorError, match=r"^one clear sentence$"):
             engine.round(0, engine.everyone, engine.everyone)
@@ -90,7 +93,7 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     data = federation()
     with pytest.raises(FedpriorError, match=r"install fedprior\[ray\]"):
-        Engine(bound("fedavg", data), data, 0, backend="ray")
+        Engine(bound("fedavg", data), data, 0, runner=ray_cluster())
 
 
 def test_a_cluster_that_is_not_there() -> None:

@@ -16,16 +16,18 @@ from torch import Tensor, nn
 from fedprior import tree
 from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.target import Classes
 from fedprior.engine import Engine
 from fedprior.engine.stack import STACK_CLIENTS, STACK_SCALARS, chunk_size, compose
-from fedprior.local import Train
 from fedprior.methods.fedavg import FedAvg
 from fedprior.methods.fedrep import FedRep
 from fedprior.models import build as build_model
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
-from fedprior.protocol import About, Empty, Logs, Method
+from fedprior.protocol import About, Empty, Hints, Logs, Method
 from fedprior.rng import Key, Keys
-from support import CLASSES, FEATURES, TRAIN, bound, federation, rounds, same, task
+from fedprior.training import Train
+from support import CLASSES, FEATURES, TRAIN, bound, federation, models_of, rounds, same, task
 
 # Stacks
 
@@ -34,7 +36,7 @@ def sized(sizes: list[int]) -> Federation:
     """A federation that is nothing but its training sizes; names do not sort as their numbers do."""
     start = tuple(int(s) for s in np.cumsum([0, *sizes[:-1]]))
     data = ClientData(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes), dtype=torch.int64), start, tuple(sizes))
-    return Federation(tuple(f"c{k}" for k in range(len(sizes))), data, data, data, 2)
+    return Federation(tuple(f"c{k}" for k in range(len(sizes))), data, data, data, Classes.numbered(2))
 
 
 cohorts = st.integers(1, 40).flatmap(
@@ -90,7 +92,7 @@ def test_compose_by_hand() -> None:
 @pytest.mark.parametrize("hidden", [1, 100, 5000])
 def test_automatic_stacks_of_small_models_are_bounded(hidden: int) -> None:
     """4-h-3 has 8h + 3 weights: 11, 803 and 40,003; the bound is 256 clients, then 2.5 million weights."""
-    model = Task(build_model("mlp", {"hidden": [hidden]}, (FEATURES,), CLASSES), CLASSES)
+    model = Task(build_model("mlp", {"hidden": [hidden]}, (FEATURES,), CLASSES), Categorical(CLASSES))
     chosen = chunk_size("auto", FedAvg().bind(model, Train()))
     assert chosen == {1: 256, 100: 256, 5000: 62}[hidden]
     assert chosen <= STACK_CLIENTS
@@ -99,12 +101,12 @@ def test_automatic_stacks_of_small_models_are_bounded(hidden: int) -> None:
 
 def test_automatic_stacks_of_other_models() -> None:
     """Convolutions run one by one; so does a perceptron of more than 2.5 million weights; what is given is kept."""
-    conv = Task(build_model("lenet5", {}, (1, 16, 16), CLASSES), CLASSES)
+    conv = Task(build_model("lenet5", {}, (1, 16, 16), CLASSES), Categorical(CLASSES))
     assert not conv.stackable
     assert chunk_size("auto", FedAvg().bind(conv, Train())) == 1
     assert chunk_size("auto", FedRep().bind(conv, Train())) == 8, "its heads can be stacked"
     assert chunk_size(3, FedRep().bind(conv, Train())) == 3
-    huge = Task(build_model("mlp", {"hidden": [400_000]}, (FEATURES,), CLASSES), CLASSES)
+    huge = Task(build_model("mlp", {"hidden": [400_000]}, (FEATURES,), CLASSES), Categorical(CLASSES))
     assert huge.stackable
     assert chunk_size("auto", FedAvg().bind(huge, Train())) == 1
 
@@ -140,7 +142,6 @@ class Tally(Method[Ledger, Diary, News, Count, Diary]):
     """Learns nothing and writes down who did what."""
 
     about = About("tally", "Tally", "none", 2026, "baseline", "a diary", "after local training")
-    types = (Ledger, Diary, News, Count, Diary)
 
     def init_server(self, key: Key, clients: int = 1) -> Ledger:
         zero = torch.zeros((), dtype=torch.float64)
@@ -164,9 +165,6 @@ class Tally(Method[Ledger, Diary, News, Count, Diary]):
     def predict(self, personal: Diary, x: Tensor, keys: Keys) -> Tensor:
         return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
 
-    def predict_global(self, server: Ledger, x: Tensor) -> None:
-        return None
-
 
 @pytest.mark.parametrize("chunk", [1, 3, "auto"])
 def test_only_reporters_are_aggregated_and_only_trainers_move(chunk: Any) -> None:
@@ -174,7 +172,7 @@ def test_only_reporters_are_aggregated_and_only_trainers_move(chunk: Any) -> Non
     data = federation()
     n = data.train.size
     with Engine(Tally(task=task(data)), data, 0, chunk=chunk) as engine:
-        logs = engine.round(0, [0, 2, 3, 6], [6, 2])
+        logs = engine.round(0, [0, 2, 3, 6], [6, 2]).logs
         states = engine.memory.states
         assert engine.server.total == n[2] + n[6]
         assert engine.server.who.tolist() == [0, 0, 1, 0, 0, 0, 1]
@@ -196,12 +194,14 @@ def test_clients_join_when_they_first_train(chunk: Any) -> None:
     with Engine(Tally(task=task(data)), data, 0, chunk=chunk) as engine:
         engine.round(0, [0], [0])
         engine.round(1, [0, 3], [0])
-        _, models = engine.predict(2, ("test",), models=True)
+        engine.evaluate(2, ("test",))
+        models = models_of(engine)
         assert [int(m["joined"]) for m in models] == [0, 2, 2, 1, 2, 2, 2]
         assert [int(m["trained"]) for m in models] == [2, 0, 0, 1, 0, 0, 0]
         assert engine.memory.joined.tolist() == [True, False, False, True, False, False, False]
         engine.round(2, [5], [5])
-        _, models = engine.predict(3, ("test",), models=True)
+        engine.evaluate(3, ("test",))
+        models = models_of(engine)
         assert [int(m["joined"]) for m in models] == [0, 3, 3, 1, 3, 2, 3]
 
 
@@ -214,7 +214,8 @@ def test_an_untrained_fedmap_client_predicts_with_the_prior() -> None:
             engine.round(number, [0, 1], [0, 1])
         gamma = engine.server.gamma
         assert not same(start.gamma, gamma)
-        _, models = engine.predict(2, ("test",), models=True)
+        engine.evaluate(2, ("test",))
+        models = models_of(engine)
         for name, value in gamma.items():
             assert (models[5][f"w/{name}"] == value.numpy()).all()
             assert (models[0][f"w/{name}"] != value.numpy()).any()
@@ -229,7 +230,6 @@ class Borrower(Method[Value, Empty, Value, Value, Value]):
     """Its server state is a row of the uplinks themselves."""
 
     about = About("borrower", "Borrower", "none", 2026, "baseline", "nothing", "after aggregation")
-    types = (Value, Empty, Value, Value, Value)
 
     def init_server(self, key: Key, clients: int = 1) -> Value:
         return Value(torch.zeros(3))
@@ -252,9 +252,6 @@ class Borrower(Method[Value, Empty, Value, Value, Value]):
     def predict(self, personal: Value, x: Tensor, keys: Keys) -> Tensor:
         return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
 
-    def predict_global(self, server: Value, x: Tensor) -> None:
-        return None
-
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_server_state_never_lies_among_the_uplinks(workers: int) -> None:
@@ -269,17 +266,18 @@ def test_a_server_state_never_lies_among_the_uplinks(workers: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedmap", "local"])
-def test_models_handed_out_are_not_written_over(name: str) -> None:
-    """The models of one evaluation stay as they were when later rounds run."""
+def test_kept_models_are_not_written_over(name: str) -> None:
+    """The models that were kept stay as they were when later rounds run and are evaluated."""
     data = federation()
     with Engine(bound(name, data), data, 0) as engine:
         engine.round(0, engine.everyone, engine.everyone)
-        _, models = engine.predict(1, ("test",), models=True)
-        copies = [{k: v.copy() for k, v in model.items()} for model in models]
+        engine.evaluate(1, ("test",))
+        engine.keep()
+        copies = tree.clone(engine.kept)
         engine.round(1, engine.everyone, engine.everyone)
-        engine.predict(2, ("test",))
-        for model, copied in zip(models, copies, strict=True):
-            assert all((model[k] == copied[k]).all() for k in copied)
+        engine.evaluate(2, ("test",))
+        assert same(engine.kept, copies)
+        assert not same(engine.memory.personal, copies)
 
 
 class Letters(NamedTuple):
@@ -295,10 +293,8 @@ class Post(NamedTuple):
 class Postman(Method[Letters, Letters, Letters, Letters, Post]):
     """Every client has a number of its own at the server, which grows by one when it reports; it keeps the first."""
 
-    about = About(
-        "postman", "Postman", "none", 2026, "baseline", "a letter", "after aggregation", personal_downlink=True
-    )
-    types = (Letters, Letters, Letters, Letters, Post)
+    about = About("postman", "Postman", "none", 2026, "baseline", "a letter", "after aggregation")
+    hints = Hints(personal_downlink=True)
 
     def init_server(self, key: Key, clients: int = 1) -> Letters:
         return Letters(torch.arange(clients, dtype=torch.float64) * 10)
@@ -323,9 +319,6 @@ class Postman(Method[Letters, Letters, Letters, Letters, Post]):
     def predict(self, personal: Post, x: Tensor, keys: Keys) -> Tensor:
         return torch.full((*x.shape[:2], CLASSES), -float(np.log(CLASSES)))
 
-    def predict_global(self, server: Letters, x: Tensor) -> None:
-        return None
-
 
 @pytest.mark.parametrize("chunk", [1, 3, "auto"])
 @pytest.mark.parametrize("workers", [1, 2])
@@ -338,12 +331,13 @@ def test_a_personal_downlink_reaches_the_client_it_is_for(chunk: Any, workers: i
     data = federation()
     with Engine(Postman(task=task(data)), data, 0, chunk=chunk, workers=workers) as engine:
         assert engine.message_bytes() == (8, 8)
-        first = engine.round(0, [1, 4, 5], [5, 1])["got"]
-        second = engine.round(1, [5, 4, 1], [1, 5])["got"]
+        first = engine.round(0, [1, 4, 5], [5, 1]).logs["got"]
+        second = engine.round(1, [5, 4, 1], [1, 5]).logs["got"]
         assert first[[1, 4, 5]].tolist() == [10, 40, 50]
         assert second[[1, 4, 5]].tolist() == [11, 40, 51]
         assert engine.server.value.tolist() == [0, 12, 20, 30, 40, 52, 60]
-        _, models = engine.predict(2, ("test",), models=True)
+        engine.evaluate(2, ("test",))
+        models = models_of(engine)
         assert [float(m["last"]) for m in models] == [0, 12, 20, 30, 40, 52, 60]
         assert [float(m["first"]) for m in models] == [0, 10, 20, 30, 40, 50, 60]
 
@@ -369,11 +363,11 @@ def test_predictions_come_back_to_their_clients() -> None:
     method = bound("local", data)
     with Engine(method, data, 0, chunk=2) as engine:
         engine.round(0, engine.everyone, engine.everyone)
-        found, models = engine.predict(1, ("validation", "test"), models=True)
+        found, models = engine.evaluate(1, ("validation", "test")).predictions, models_of(engine)
         for split in ("validation", "test"):
             for c in engine.everyone:
                 w = {k.removeprefix("w/"): torch.from_numpy(v)[None] for k, v in models[c].items()}
-                expected = method.task.log_probs(w, data.split(split).client(c)[0][None])[0]
+                expected = method.task.predictive(w, data.split(split).client(c)[0][None])[0]
                 np.testing.assert_allclose(found[split][c], expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
@@ -381,7 +375,7 @@ def test_a_client_without_validation_examples_predicts_nothing_there() -> None:
     data = federation(sizes=(2, 30))
     assert data.validation.size[0] == 0
     with Engine(bound("fedavg", data), data, 0) as engine:
-        found, _ = engine.predict(0, ("validation",))
+        found = engine.evaluate(0, ("validation",)).predictions
     assert found["validation"][0].shape == (0, CLASSES)
     assert found["validation"][1].shape == (data.validation.size[1], CLASSES)
 

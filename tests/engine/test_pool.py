@@ -39,7 +39,6 @@ class Faulty(Method[Empty, Empty, Empty, Empty, Empty]):
     """Fails at the client with `size` training examples, but not in the engine's rehearsal of no steps."""
 
     about = About("faulty", "Faulty", "none", 2026, "baseline", "nothing", "after aggregation")
-    types = (Empty, Empty, Empty, Empty, Empty)
 
     size: int
     how: Literal["bug", "input", "kill", "exit"]
@@ -73,9 +72,6 @@ class Faulty(Method[Empty, Empty, Empty, Empty, Empty]):
 
     def predict(self, personal: Empty, x: Tensor, keys: Keys) -> Tensor:
         return torch.zeros(*x.shape[:2], CLASSES)
-
-    def predict_global(self, server: Empty, x: Tensor) -> None:
-        return None
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +140,7 @@ def test_more_workers_than_stacks() -> None:
     data = federation(sizes=(10, 12))
     with Engine(bound("fedavg", data), data, 0, workers=4, chunk=1) as running:
         assert len(multiprocessing.active_children()) == 4
-        logs = running.round(0, running.everyone, running.everyone)
+        logs = running.round(0, running.everyone, running.everyone).logs
     assert (logs["loss"] > 0).all()
 
 

@@ -7,7 +7,9 @@ import io
 import math
 import warnings
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import torch
 from torch import nn
 
 import fedprior
-from fedprior import FedpriorError, Participation, Train
+from fedprior import FedpriorError, Participation, Train, tree
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorWarning
@@ -26,7 +28,7 @@ from fedprior.methods.fedavg_ft import FedAvgFT
 from fedprior.methods.fedmap import FedMAP
 from fedprior.methods.local import Local
 from fedprior.methods.pfedme import PFedMe
-from support import CLASSES, FEATURES, federation
+from support import CLASSES, FEATURES, federation, same
 
 QUICK = Train(lr=0.1, epochs=1, batch_size=8)
 
@@ -63,7 +65,7 @@ def test_divergence_is_said_once(data: Federation) -> None:
     """A step of 1e30 overflows; the run ends all the same, and says what to do."""
     wild, words = (
         FedAvg(train=Train(lr=1e30, epochs=3, batch_size=8)),
-        r"^FedAvg diverged in round 1: the loss of \d of \d",
+        r"^FedAvg is in trouble in round 1: \d of \d clients",
     )
     with pytest.warns(FedpriorWarning, match=words) as found:
         fedprior.run(wild, data, model={"name": "mlp", "hidden": [7]}, rounds=4)
@@ -94,7 +96,7 @@ def test_baselines_that_are_given_are_kept(data: Federation) -> None:
     """With their own options; Local still runs first."""
     methods: list[AnyMethod] = [FedAvg(train=QUICK), FedAvgFT(ft_epochs=1, train=QUICK), Local(train=QUICK)]
     found = fedprior.compare(methods, data, rounds=1)
-    assert list(found) == ["local", "fedavg", "fedavg_ft"]
+    assert list(found) == ["local", "fedavg_ft", "fedavg"]
     assert found["fedavg_ft"].method.hyperparameters() == {"ft_epochs": 1}
 
 
@@ -127,9 +129,10 @@ def test_a_network_of_ones_own(data: Federation) -> None:
     net = Net()
     before = {k: v.clone() for k, v in net.state_dict().items()}
     result = fedprior.run(FedMAP(train=QUICK), data, model=net, rounds=2)
-    assert set(result.models[0]) == {f"w/{name}" for name in before}
+    arrays = result.arrays("site-3")
+    assert set(arrays) == {f"w/{name}" for name in before}
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-    net.load_state_dict({k.removeprefix("w/"): torch.from_numpy(v) for k, v in result.models[3].items()})
+    net.load_state_dict({k.removeprefix("w/"): torch.from_numpy(v) for k, v in arrays.items()})
     x, _ = data.test.client(3)
     with torch.no_grad():
         expected = net(x).softmax(1).numpy()
@@ -216,9 +219,8 @@ def test_participation_and_observers(data: Federation) -> None:
 
 def test_the_same_seed_is_the_same_run(data: Federation) -> None:
     one, again, other = (fedprior.run(FedMAP(train=QUICK), data, rounds=2, seed=s).models for s in (1, 1, 2))
-    name = next(iter(one[0]))
-    assert (one[0][name] == again[0][name]).all()
-    assert (one[0][name] != other[0][name]).any()
+    assert same(one, again)
+    assert not same(one, other)
 
 
 def test_a_method_without_a_task_says_what_to_do() -> None:
@@ -229,7 +231,7 @@ def test_a_method_without_a_task_says_what_to_do() -> None:
 
 
 def test_who_forgets_trains_to_report_or_to_be_evaluated(data: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pFedMe starts every round from w: training the others in between changes nothing, bit for bit.
+    """pFedMe starts every round from w: training the others in between changes nothing but rounding (other stacks).
 
     Seven clients of whom three report, six rounds, evaluations after 3 and 6: 3, 3, 7, 3, 3, 7 train.
     """
@@ -244,5 +246,85 @@ def test_who_forgets_trains_to_report_or_to_be_evaluated(data: Federation, monke
     assert [e["trainers"] for e in lazy.journal.events if e["kind"] == "round"] == [3, 3, 7, 3, 3, 7]
     assert [e["trainers"] for e in eager.journal.events if e["kind"] == "round"] == [7] * 6
     judged = [[e for e in r.journal.events if e["kind"] == "evaluation"] for r in (lazy, eager)]
-    assert judged[0] == judged[1]
-    assert len(judged[0]) == 2
+    assert [len(events) for events in judged] == [2, 2]
+    for ours, theirs in zip(tree.leaves(lazy.models), tree.leaves(eager.models), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+# What is wrong is one sentence
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: FedMAP(sigma=3), "unknown option 'sigma' in method 'fedmap': did you mean 'sigma2'?"),  # type: ignore[call-arg]
+        (lambda: FedMAP(sigma2=-1), "method 'fedmap': sigma2 = -1 is not valid: input should be greater than 0."),
+        (lambda: FedMAP(3), "method 'fedmap' takes its options by name: write NAME=3."),  # type: ignore[call-arg, arg-type]
+        (lambda: Train(lr=-1), "train: lr = -1 is not valid: input should be greater than 0."),
+        (lambda: Train(lrr=1), "unknown option 'lrr' in train: did you mean 'lr'?"),  # type: ignore[call-arg]
+        (lambda: Participation(rule="x"), "participation: rule = 'x' is not valid: "),  # type: ignore[arg-type]
+        (lambda: Participation(rte=1), "unknown option 'rte' in participation: did you mean 'rate'?"),  # type: ignore[call-arg]
+    ],
+)
+def test_wrong_options_are_one_sentence(wrong: Callable[[], object], told: str) -> None:
+    with pytest.raises(FedpriorError) as error:
+        wrong()
+    assert str(error.value).startswith(told)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda d: fedprior.run(FedAvg(), d, roundz=3),
+            "'roundz' in the settings: did you mean 'rounds'?",
+        ),
+        (lambda d: fedprior.run(FedAvg(), d, rounds=0), "settings: rounds = 0 is not valid"),
+        (
+            lambda d: fedprior.run(cast("Any", "fedavg"), d),
+            "'fedavg' is not a method: give an object such as FedMAP(sigma2=15).",
+        ),
+        (lambda d: fedprior.run(cast("Any", FedAvg), d), "is not a method"),
+        (lambda d: fedprior.run(FedAvg(), cast("Any", {"a": 1})), "the data are of type dict, not a federation"),
+        (lambda d: fedprior.run(FedAvg(), d, model=cast("Any", 5)), "model = 5 is not a network"),
+        (lambda d: fedprior.run(FedAvg(), d, model="mpl"), "did you mean 'mlp'?"),
+        (lambda d: fedprior.compare([], d, baselines=False), "there is nothing to compare"),
+        (lambda d: fedprior.compare(cast("Any", ["fedavg"]), d), "'fedavg' is not a method"),
+        (lambda d: fedprior.compare([FedAvg()], d, roundz=3), "did you mean 'rounds'?"),
+        (lambda d: fedprior.resume("nowhere"), "'nowhere' holds no run to resume"),
+    ],
+)
+def test_wrong_calls_are_one_sentence(call: Callable[[Any], object], told: str, data: Federation) -> None:
+    with pytest.raises(FedpriorError) as error:
+        call(data)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_by_its_name(data: Federation) -> None:
+    """4-100-3 has 4·100 + 100 + 100·3 + 3 = 803 weights."""
+    assert fedprior.run(FedAvg(train=QUICK), data, model="mlp", rounds=1).summary["parameters"] == 803
+
+
+# What is shown
+
+
+def test_a_result_in_a_line_and_in_a_page(data: Federation) -> None:
+    """Short whatever the names are, and with names that are no markup."""
+    named = replace(data, clients=("<b>x</b>", *data.clients[1:]), name="<i>our & " + 100 * "long " + "data</i>")
+    result = fedprior.run(FedAvg(train=QUICK), named, rounds=1)
+    assert len(repr(result)) < 400
+    assert "FedAvg" in repr(result)
+    assert "round 1 of 1" in repr(result)
+    page = result._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;x&lt;/b&gt;" in page
+    assert "<i>" not in page
+
+
+def test_a_page_shows_the_first_clients_of_many() -> None:
+    many = federation((12,) * 35, dtype=torch.float32)
+    page = fedprior.run(FedAvg(train=QUICK), many, rounds=1)._repr_html_()
+    assert page.count("<tr>") == 30 + 1  # and the name of the index, which has a row of its own
+    assert "5 more" in page

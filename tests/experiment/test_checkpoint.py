@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from fedprior.experiment.checkpoint import Saver
 from fedprior.experiment.config import Settings
 from fedprior.experiment.journal import Event
 from fedprior.experiment.loop import execute
-from support import HALF, bound, federation, same
+from support import CLASSES, HALF, bound, federation, same
 
 SETTINGS = Settings(rounds=5, seed=3, participation=HALF, checkpoint_every=1, eval_every=1)
 DATA = federation(dtype=torch.float32)
@@ -141,7 +142,7 @@ def test_a_manifest_that_is_no_text_is_refused(stopped: Path) -> None:
 def test_other_data_are_refused(stopped: Path) -> None:
     """One label of one client is another: the fingerprint differs."""
     other = federation(dtype=torch.float32)
-    other.test.y[3] = (other.test.y[3] + 1) % other.classes
+    other.test.y[3] = (other.test.y[3] + 1) % CLASSES
     before = snapshot(stopped)
     with pytest.raises(FedpriorError, match="data differ") as error:
         go(stopped, data=other, resume=True)
@@ -171,19 +172,47 @@ def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "checkpoint").glob("*")) == ["manifest.json", "round-00005.safetensors"]
 
 
+def restored(folder: Path, engine: Engine) -> int:
+    """Puts the newest checkpoint into an engine; the rounds that it covers."""
+    found = Saver(folder, "data").read()
+    assert found is not None
+    engine.restore(found[1])
+    return found[0]
+
+
 def test_save_and_restore_are_inverse(tmp_path: Path) -> None:
     """Server, states and who has joined, bit for bit, into a fresh engine."""
     method = bound("fedmap", DATA)
     with Engine(method, DATA, 3) as one, Engine(method, DATA, 3) as two:
         one.round(0, [0, 2, 5], [0, 2])
-        assert Saver(tmp_path, two, "data").restore() == 0
-        Saver(tmp_path, one, "data").save(1)
+        saver = Saver(tmp_path, "data")
+        assert saver.read() is None
+        saver.save(1, one.snapshot())
         assert not same(one.server, two.server)
-        assert Saver(tmp_path, two, "data").restore() == 1
+        assert restored(tmp_path, two) == 1
         assert same(one.server, two.server)
         assert same(one.memory.states, two.memory.states)
         assert two.memory.joined.tolist() == [True, False, True, False, False, True, False]
         assert type(two.server) is type(one.server)
+        assert two.kept is None
+
+
+def test_selected_models_and_logs_are_restored(tmp_path: Path) -> None:
+    """Those that were kept, not those of a later evaluation; and when each client was last updated."""
+    method = bound("fedmap", DATA)
+    with Engine(method, DATA, 3) as one, Engine(method, DATA, 3) as two:
+        one.round(0, [0, 2, 5], [0, 2])
+        one.evaluate(1, ("test",))
+        one.keep()
+        one.round(1, [1, 2], [1, 2])
+        one.evaluate(2, ("test",))
+        Saver(tmp_path, "data").save(2, one.snapshot())
+        restored(tmp_path, two)
+        assert same(two.kept, one.kept)
+        assert not same(two.kept, one.memory.personal)
+        assert two.updated.tolist() == [1, 2, 2, 0, 0, 1, 0]
+        assert two.logs.keys() == one.logs.keys() >= {"loss", "log_omega"}
+        assert all(np.array_equal(two.logs[k], one.logs[k], equal_nan=True) for k in one.logs)
 
 
 @pytest.mark.parametrize("broken", ["write_bytes", "write_text"])
@@ -197,16 +226,16 @@ def test_killed_while_saving_the_checkpoint_before_is_whole(
 
     method = bound("fedmap", DATA)
     with Engine(method, DATA, 3) as one, Engine(method, DATA, 3) as two:
-        saver = Saver(tmp_path, one, "data")
+        saver = Saver(tmp_path, "data")
         one.round(0, one.everyone, one.everyone)
-        saver.save(1)
+        saver.save(1, one.snapshot())
         server = tree.clone(one.server)
         one.round(1, one.everyone, one.everyone)
         monkeypatch.setattr(checkpoint, broken, die)
         with pytest.raises(KeyboardInterrupt):
-            saver.save(2)
+            saver.save(2, one.snapshot())
         monkeypatch.undo()
-        assert Saver(tmp_path, two, "data").restore() == 1
+        assert restored(tmp_path, two) == 1
         assert same(two.server, server)
-        saver.save(2)
+        saver.save(2, one.snapshot())
         assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", "round-00002.safetensors"]

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorError
-from fedprior.experiment.config import Config, Settings, parse, read, write
+from fedprior.experiment.config import Config, Settings, Setup, parse, read
 from fedprior.experiment.participation import Participation
-from fedprior.local import Train
 from fedprior.models import MODELS
 from fedprior.options import names
+from fedprior.training import Train
 from support import rounds
 
 SMALL = ("data.clients=3", "data.samples=40")  # of `synthetic`
@@ -27,7 +28,17 @@ def config(*overrides: str, method: str = "fedmap", data: str = "synthetic", **s
 
 def build(config: Config) -> AnyMethod:
     """All that a run does before its first round."""
-    return config.build_method(config.load_data())
+    return setup(config).method
+
+
+def setup(config: Config) -> Setup:
+    return config.setup(config.load_data())
+
+
+def written(document: dict[str, Any], file: Path) -> Config:
+    """What a config file with these sections is read as."""
+    file.write_text(tomli_w.dumps(document))
+    return parse({}, file=file)
 
 
 def sentence(error: pytest.ExceptionInfo[FedpriorError]) -> str:
@@ -166,7 +177,7 @@ def test_a_misspelt_option_names_the_nearest(override: str, near: str) -> None:
         "eval_every=-1",
         "participation.rate=0",
         "participation.rate=1.1",
-        "participation.least=0",
+        "participation.min_reporters=0",
         "participation.rule=some",
         "participation=all",
         "train=5",
@@ -222,7 +233,7 @@ def test_momentum_with_adam_is_refused_in_words() -> None:
             config(data="breast_cancer").load_data()
         )
     text = sentence(error)
-    assert "momentum belongs to sgd" in text
+    assert "momentum applies to sgd only" in text
     assert "ArgsKwargs" not in text
 
 
@@ -273,52 +284,65 @@ def test_a_written_config_reads_back_equal(tmp_path: Path) -> None:
         *("participation.rule=bernoulli", "participation.rate=0.25", "participation.last_round_all=true"),
         *("method.sigma2=inf", "model.hidden=[8, 4]", "model.name=mlp", "train.lr=0.1", "data.seed=4"),
     )
-    write(original, tmp_path / "config.toml")
-    again = parse({}, file=tmp_path / "config.toml")
+    again = written(original.document(), tmp_path / "config.toml")
     assert again == original
     assert again.participation == Participation("bernoulli", 0.25, 1, True)
 
 
-def test_a_resolved_config_reads_back_the_same_run(tmp_path: Path) -> None:
+def test_a_complete_document_reads_back_the_same_run(tmp_path: Path) -> None:
     """TOML has no null, so options that are None are left out; what is built is equal."""
-    data = config().load_data()
-    complete = config().resolved(data)
-    write(complete, tmp_path / "config.toml")
-    again = parse({}, file=tmp_path / "config.toml")
-    assert again.settings() == complete.settings()
-    assert again.build_train(data) == complete.build_train(data)
-    assert again.build_model(data) == complete.build_model(data)
-    assert again.build_method(data).hyperparameters() == complete.build_method(data).hyperparameters()
+    complete = setup(config("method.sigma2=3"))
+    again = setup(written(complete.document(), tmp_path / "config.toml"))
+    assert again.settings == complete.settings
+    assert again.model == complete.model
+    assert again.method.train == complete.method.train
+    assert again.method.hyperparameters() == complete.method.hyperparameters()
+    assert again.federation.fingerprint() == complete.federation.fingerprint()
+    assert again.document() == complete.document()
 
 
-def test_resolved_spells_out_the_method_and_the_training() -> None:
-    original = config("method.sigma2=3", "train.lr=0.5")
-    data = original.load_data()
-    found = original.resolved(data)
-    method = original.build_method(data)
-    assert found.method == {"name": "fedmap", **method.hyperparameters()}
-    assert found.method["sigma2"] == 3
-    assert set(found.train) == set(names(Train))
-    assert (found.train["lr"], found.train["optimizer"]) == (0.5, "adam")
+def test_a_document_spells_out_the_method_and_the_training() -> None:
+    complete = setup(config("method.sigma2=3", "train.lr=0.5"))
+    found = complete.document()
+    given = {k: v for k, v in complete.method.hyperparameters().items() if v is not None}
+    assert found["method"] == {"name": "fedmap", **given}
+    assert found["method"]["sigma2"] == 3
+    assert set(found["train"]) == set(names(Train)) - {"clip", "steps"}, "those two are None"
+    assert (found["train"]["lr"], found["train"]["optimizer"]) == (0.5, "adam")
 
 
-def test_resolved_spells_out_the_model_and_the_data() -> None:
-    """As its docstring says: the run must stay the same when a default changes."""
-    original = config(data="digits")
-    found = original.resolved(original.load_data())
-    model = set(inspect.signature(MODELS["mlp"]).parameters) - {"shape", "classes"}
-    assert model <= set(found.model)
-    assert {"partition", "clients", "alpha"} <= set(found.data)
+def test_a_document_spells_out_the_model_and_the_data() -> None:
+    """The run must stay the same when a default changes."""
+    found = setup(config(data="digits")).document()
+    model = set(inspect.signature(MODELS["mlp"]).parameters) - {"shape", "outputs"}
+    assert model <= set(found["model"])
+    assert {"partition", "clients", "alpha"} <= set(found["data"])
 
 
-def test_resolved_is_the_same_run() -> None:
-    original = config("method.sigma2=3", "train.epochs=1")
-    data = original.load_data()
-    complete = original.resolved(data)
-    again = complete.load_data()
-    assert again.fingerprint() == data.fingerprint()
-    first, second = (rounds(c.build_method(d), d, 2).vector() for c, d in ((original, data), (complete, again)))
-    assert (first == second).all()
+def test_a_document_says_the_partitions_seed_where_it_is_another() -> None:
+    """Data drawn with seed 4, a run with seed 9: read back, the data are those of seed 4."""
+    assert setup(config("data.seed=4", "seed=9")).document()["data"]["seed"] == 4
+    assert "seed" not in setup(config("data.seed=9", "seed=9")).document()["data"]
+
+
+def test_a_document_is_the_same_run(tmp_path: Path) -> None:
+    first = setup(config("method.sigma2=3", "train.epochs=1"))
+    second = setup(written(first.document(), tmp_path / "config.toml"))
+    ours, theirs = (rounds(s.method, s.federation, 2).vector() for s in (first, second))
+    assert (ours == theirs).all()
+
+
+def test_former_names_of_options_are_understood(tmp_path: Path) -> None:
+    """`participation.least` became `min_reporters`: in overrides, in files and from Python."""
+    expected = Participation(min_reporters=3)
+    assert config("participation.least=3").participation == expected
+    (tmp_path / "old.toml").write_text("[participation]\nleast = 3\n")
+    assert parse({"method": {"name": "local"}, "data": {"name": "digits"}}, file=tmp_path / "old.toml") == (
+        parse({"method": {"name": "local"}, "data": {"name": "digits"}}, overrides=["participation.min_reporters=3"])
+    )
+    assert Participation(least=3) == expected  # type: ignore[call-arg]
+    with pytest.raises(FedpriorError, match="'least' is the former name of the option 'min_reporters'"):
+        Participation(least=3, min_reporters=2)  # type: ignore[call-arg]
 
 
 # Recipes
@@ -330,7 +354,7 @@ def test_the_recipe_is_used_unless_overridden() -> None:
     train = config().build_train(data)
     assert (train.optimizer, train.lr, train.batch_size, train.epochs) == ("adam", 1e-4, 64, 10)
     assert config().build_model(data) == {"name": "mlp", "hidden": [32, 16], "single_logit": True}
-    assert config().build_task(data).size == 1537
+    assert setup(config()).method.task.size == 1537
     changed = config("train.lr=0.1", "model.hidden=[5]")
     assert changed.build_train(data) == Train("adam", lr=0.1, batch_size=64, epochs=10)
     assert changed.build_model(data) == {"name": "mlp", "hidden": [5], "single_logit": True}
@@ -340,7 +364,7 @@ def test_another_model_drops_the_recipe_of_the_first() -> None:
     data = config().load_data()
     assert config("model.name=softmax").build_model(data) == {"name": "softmax"}
     assert config("model.name=mlp").build_model(data)["hidden"] == [32, 16]
-    assert config("model.name=softmax").build_task(data).size == 62  # 30 · 2 + 2
+    assert setup(config("model.name=softmax")).method.task.size == 62  # 30 · 2 + 2
 
 
 def test_momentum_of_the_recipe_goes_with_its_optimizer() -> None:
@@ -369,7 +393,7 @@ def test_precision_reaches_data_and_weights() -> None:
     double = config("precision=float64")
     data = double.load_data()
     assert data.train.x.dtype is torch.float64
-    assert double.build_task(data).dtype is torch.float64
+    assert double.setup(data).method.task.dtype is torch.float64
 
 
 def test_periods() -> None:

@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedprior.experiment.journal import COLUMNS, Event, Journal, jsonable
-from fedprior.metrics import METRICS, Cohort, cohort_metrics
+from fedprior.data.target import Classes
+from fedprior.experiment.journal import Event, Journal, jsonable
+from fedprior.metrics import Cohort, cohort_metrics, metrics_of
 
+METRICS = metrics_of(Classes.numbered(3))
 NAMES = ("site-0", 'St. Mary, "North"', "Zürich\nWest")
 
 
 def cohort(seed: int) -> Cohort:
-    """Random predictions of three clients, the last without examples, whose metrics are nan."""
+    """Random predictions of three clients, the last without examples, who has no metrics."""
     rng = np.random.default_rng(seed)
     sizes = (7, 5, 0)
     logits = [rng.normal(size=(n, 3)).astype(np.float32) for n in sizes]
     log_p = [z - np.log(np.exp(z).sum(1, keepdims=True)) for z in logits]
-    return cohort_metrics([(p, rng.integers(0, 3, n)) for p, n in zip(log_p, sizes, strict=True)])
+    return cohort_metrics(METRICS, [(p, rng.integers(0, 3, n)) for p, n in zip(log_p, sizes, strict=True)])
 
 
 def write(folder: Path, rounds: int = 6, every: int = 2) -> Journal:
@@ -47,17 +49,13 @@ def equal(a: list[Event], b: list[Event]) -> bool:
     return repr(a) == repr(b)
 
 
-def by_key(rows: list[Event]) -> list[Event]:
-    return [{k: row[k] for k in COLUMNS} for row in rows]
-
-
 def test_floats_come_back_exactly(tmp_path: Path) -> None:
-    """Every metric of every client, among them nan, and names that need quotes."""
+    """Every metric of every client, among them those that a client cannot have, and names that need quotes."""
     written = write(tmp_path)
     found = load(tmp_path)
     assert equal(found.events, written.events)
-    assert equal(by_key(found.rows), by_key(written.rows))
-    assert math.isnan(found.rows[2]["accuracy"])
+    assert equal(found.rows, written.rows)
+    assert found.rows[2]["accuracy"] is None
     assert [row["client"] for row in found.rows[:3]] == list(NAMES)
 
 
@@ -66,7 +64,7 @@ def test_infinite_metrics_come_back(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     with np.errstate(divide="ignore"):
         log_p = np.log(np.array([[1.0, 0.0]], dtype=np.float32))
-    journal.evaluation(1, "personal", "test", ("a",), cohort_metrics([(log_p, np.array([1]))]))
+    journal.evaluation(1, "personal", "test", ("a",), cohort_metrics(METRICS, [(log_p, np.array([1]))]))
     assert load(tmp_path).rows[0]["nll"] == math.inf
 
 
@@ -138,8 +136,8 @@ def test_a_cut_off_event_is_dropped(tmp_path: Path) -> None:
 def test_a_cut_off_row_is_dropped(tmp_path: Path) -> None:
     """Cut anywhere in its last line, the file gives the rows before, and never a number with digits missing."""
     journal = Journal(tmp_path)
-    journal.evaluation(1, "personal", "test", ("a", "b"), cohort_metrics([_row(0), _row(1)]))
-    rows = by_key(journal.rows)
+    journal.evaluation(1, "personal", "test", ("a", "b"), cohort_metrics(METRICS, [_row(0), _row(1)]))
+    rows = journal.rows
     path = tmp_path / "clients.csv"
     content = path.read_bytes()
     last = len(content.splitlines(keepends=True)[-1])
@@ -147,7 +145,7 @@ def test_a_cut_off_row_is_dropped(tmp_path: Path) -> None:
     for lost in range(1, last + 1):
         path.write_bytes(content[:-lost])
         try:
-            found = by_key(load(tmp_path).rows)
+            found = load(tmp_path).rows
         except Exception as error:
             wrong.append((content[-last:-lost], error))
             continue
@@ -213,5 +211,107 @@ def test_events_are_strict_json(tmp_path: Path) -> None:
     assert text == '{"kind": "round", "round": 1, "logs": {"loss": null}}\n'
 
 
-def test_every_metric_has_a_column() -> None:
-    assert COLUMNS[-len(METRICS) :] == tuple(METRICS)
+def header(folder: Path, name: str = "clients.csv") -> list[str]:
+    return (folder / name).read_text().splitlines()[0].split(",")
+
+
+def test_every_metric_has_a_column(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert header(tmp_path) == ["round", "model", "split", "client", "examples", *METRICS]
+
+
+# What a client cannot have, and what diverged
+
+
+def test_undefined_is_an_empty_cell_and_diverged_is_nan(tmp_path: Path) -> None:
+    """Client a is fine, b's model is not finite, c has no examples: a number, `nan` and nothing, before and after."""
+    good, bad = (np.log(np.full((2, 3), 1 / 3)), np.full((2, 3), np.nan))
+    three = [(good, np.array([0, 1])), (bad, np.array([0, 1])), (np.empty((0, 3)), np.empty(0, np.int64))]
+    journal = Journal(tmp_path)
+    journal.evaluation(1, "personal", "test", ("a", "b", "c"), cohort_metrics(METRICS, three))
+    lines = [line.split(",") for line in (tmp_path / "clients.csv").read_text().splitlines()]
+    nll = lines[0].index("nll")
+    assert float(lines[1][nll]) == pytest.approx(math.log(3))
+    assert lines[2][nll] == "nan"
+    assert lines[3][nll] == ""
+    again = load(tmp_path)
+    for found in (journal.values(1, "test"), again.values(1, "test")):
+        assert math.isnan(found["b"]["nll"] or 0.0)
+        assert found["c"]["nll"] is None
+    again.rewind(1, rounds=9)
+    assert (tmp_path / "clients.csv").read_text().splitlines() == [",".join(line) for line in lines]
+
+
+# Files of other versions
+
+
+OLD = (
+    "round,model,split,client,examples,accuracy,balanced_accuracy,f1,nll,ece\n"
+    "2,personal,test,site-0,4,0.75,0.5,0.5,0.9,0.1\n"
+    "2,personal,test,b,0,nan,nan,nan,nan,nan\n"
+    "2,personal,test,c,3,nan,nan,nan,nan,nan\n"
+)
+
+
+def test_the_file_of_an_older_run_is_read(tmp_path: Path) -> None:
+    """It lacks the newer metrics, and has nan for a client without examples as for one that diverged."""
+    (tmp_path / "clients.csv").write_text(OLD)
+    found = load(tmp_path).values(2, "test")
+    assert found["site-0"] == {"accuracy": 0.75, "balanced_accuracy": 0.5, "f1": 0.5, "nll": 0.9, "ece": 0.1}
+    assert set(found["b"].values()) == {None}
+    assert math.isnan(found["c"]["nll"] or 0.0)
+
+
+def test_the_file_of_an_older_run_goes_on(tmp_path: Path) -> None:
+    """Rounds that come have all metrics; those of before keep theirs, and empty cells for the others."""
+    (tmp_path / "clients.csv").write_text(OLD)
+    journal = Journal(tmp_path)
+    journal.rewind(3, rounds=6)
+    journal.evaluation(4, "personal", "test", NAMES, cohort(4))
+    journal.evaluation(6, "personal", "test", NAMES, cohort(6))
+    assert set(header(tmp_path)) == {"round", "model", "split", "client", "examples", "f1", *METRICS}
+    again = load(tmp_path)
+    assert again.values(2, "test")["site-0"]["accuracy"] == 0.75
+    assert again.values(2, "test")["site-0"]["brier"] is None
+    for done in (4, 6):
+        assert again.values(done, "test") == {
+            name: values | {"f1": None} for name, values in zip(NAMES, cohort(done).clients, strict=True)
+        }
+
+
+def test_a_metric_that_is_not_known_here_is_kept(tmp_path: Path) -> None:
+    """A newer version's file: its column is read, and still there after a rewind."""
+    write(tmp_path)
+    path = tmp_path / "clients.csv"
+    first, *rest = path.read_text().replace("\nWest", " West").splitlines()
+    path.write_text("\n".join([f"{first},sharpness", *(f"{line},0.25" for line in rest)]) + "\n")
+    assert {row["sharpness"] for row in load(tmp_path).rows if row["examples"]} == {0.25}
+    journal = Journal(tmp_path)
+    journal.rewind(4, rounds=6)
+    journal.evaluation(6, "personal", "test", NAMES, cohort(6))
+    assert header(tmp_path)[-1] == "sharpness"
+    found = load(tmp_path)
+    assert found.values(4, "test")["site-0"]["sharpness"] == 0.25
+    assert found.values(6, "test")["site-0"]["sharpness"] is None
+
+
+# Logs of clients
+
+
+def test_logs_of_clients(tmp_path: Path) -> None:
+    """A row for each client that has been updated, with the round of that; a client that never was has none."""
+    journal = Journal(tmp_path)
+    journal.client_logs(3, NAMES, np.array([3, 1, 0]), {"tau": np.array([0.1, np.nan, 7.0])})
+    journal.client_logs(6, NAMES, np.array([3, 5, 6]), {"tau": np.array([0.1, 2.5, 7.5]), "rho": np.arange(3.0)})
+    expected = [
+        {"round": 3, "client": NAMES[0], "updated": 3, "tau": 0.1, "rho": None},
+        {"round": 3, "client": NAMES[1], "updated": 1, "tau": math.nan, "rho": None},
+        {"round": 6, "client": NAMES[0], "updated": 3, "tau": 0.1, "rho": 0.0},
+        {"round": 6, "client": NAMES[1], "updated": 5, "tau": 2.5, "rho": 1.0},
+        {"round": 6, "client": NAMES[2], "updated": 6, "tau": 7.5, "rho": 2.0},
+    ]
+    assert equal(load(tmp_path).logs, expected)
+    again = Journal(tmp_path)
+    again.rewind(5, rounds=9)
+    assert {row["round"] for row in again.logs} == {3}
+    assert {row["round"] for row in load(tmp_path).logs} == {3}

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedprior import tree
-from fedprior.local import Train
 from fedprior.methods.apfl import APFL, Client
 from fedprior.protocol import Weights
 from fedprior.rng import Key
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same
 
@@ -195,7 +195,7 @@ def test_weights_are_mixed_not_logits() -> None:
         network = mixed(tree.index(client.v, c), tree.index(down.w, c), 0.5)
         expected = functional_call(method.task.module, network, (x[c],)).log_softmax(1).detach()
         assert torch.allclose(log_p[c], expected, rtol=0, atol=1e-12)
-    blended = (method.task.logits(client.v, x) + method.task.logits(down.w, x)) / 2
+    blended = (method.task.outputs(client.v, x) + method.task.outputs(down.w, x)) / 2
     assert (log_p - blended.log_softmax(2)).abs().max() > 1e-3
 
 

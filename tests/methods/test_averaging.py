@@ -14,11 +14,11 @@ from torch.func import functional_call
 from fedprior import tree
 from fedprior.data.client import schedule
 from fedprior.engine import AnyMethod
-from fedprior.local import value_and_grad
 from fedprior.methods._averaging import Up
 from fedprior.methods.fedprox import FedProx
 from fedprior.protocol import Empty, Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import value_and_grad
 from fedprior.tree import Params
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same, scalars, with_train
 
@@ -57,7 +57,7 @@ def close(a: Params, b: Params, tolerance: float = 1e-12) -> bool:
 def test_a_round_against_a_plain_loop(name: str, mu: float) -> None:
     """Each client: SGD with momentum from w_t on its own batches. Server: Σ n_k w_k / Σ n_k, sizes 28, 6, 16, 4, …"""
     data = federation()
-    method = bound(name, data, mu=mu) if name == "fedprox" else bound(name, data)
+    method = bound(name, data, strength=mu) if name == "fedprox" else bound(name, data)
     server, _, _, _, up = one_round(method, data)
     total, expected = sum(data.train.size), tree.zeros_like(server.w)
     for c, n in enumerate(data.train.size):
@@ -80,16 +80,16 @@ def test_the_mean_is_weighted_by_examples() -> None:
 def test_fedprox_without_a_pull_is_fedavg(module: nn.Module | None) -> None:
     """μ = 0: bit for bit, over rounds, with and without batch normalisation."""
     data = federation()
-    prox, avg = bound("fedprox", data, module=module, mu=0.0), bound("fedavg", data, module=module)
+    prox, avg = bound("fedprox", data, module=module, strength=0.0), bound("fedavg", data, module=module)
     a, b = (rounds(m, data, participation=HALF) for m in (prox, avg))
     assert (a.vector() == b.vector()).all()
-    assert (rounds(bound("fedprox", data, module=module, mu=0.5), data).vector() != b.vector()).any()
+    assert (rounds(bound("fedprox", data, module=module, strength=0.5), data).vector() != b.vector()).any()
 
 
 def fedprox(mu: float, module: nn.Module | None = None) -> tuple[FedProx, Params, Params, Any]:
     """The method, trained weights w, w_t as a stack, and a batch."""
     data = federation()
-    method = bound("fedprox", data, module=module, mu=mu)
+    method = bound("fedprox", data, module=module, strength=mu)
     assert isinstance(method, FedProx)
     _, down, _, _, up = one_round(method, data)
     return method, up.w, down.w, next(data.train.batches(5))
@@ -123,7 +123,7 @@ def test_fedprox_fixed_point() -> None:
     data = federation(sizes=(30,))
     linear = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     train = replace(TRAIN, lr=0.2, momentum=0.9, batch_size=100, epochs=2000)
-    method = bound("fedprox", data, train, linear, mu=0.5)
+    method = bound("fedprox", data, train, linear, strength=0.5)
     _, down, _, _, up = one_round(method, data)
     _, grads = value_and_grad(lambda w, _, b: method.task.nll(w, b), up.w, None, next(data.train.batches(100)))
     for k, g in grads.items():

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fedprior import tree
-from fedprior.local import Train, value_and_grad
 from fedprior.methods.ditto import Ditto
 from fedprior.protocol import Empty, Weights
 from fedprior.rng import Key
+from fedprior.training import Train, value_and_grad
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same, with_train
 
 NORMED = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
@@ -30,7 +30,7 @@ def ditto(data: Any, train: Train = TRAIN, module: nn.Module | None = None, **op
 def test_the_server_is_fedavgs(mu: float, module: nn.Module | None) -> None:
     """Bit for bit, over rounds, with half of the clients: the personal stream leaves no mark on it."""
     data = federation()
-    ours = rounds(ditto(data, module=module, mu=mu, personal_epochs=1), data, participation=HALF)
+    ours = rounds(ditto(data, module=module, strength=mu, personal_epochs=1), data, participation=HALF)
     theirs = rounds(bound("fedavg", data, module=module), data, participation=HALF)
     assert same(ours.server, theirs.server)
     assert any((ours.test[c] != theirs.test[c]).any() for c in data.clients)
@@ -40,7 +40,7 @@ def test_the_server_is_fedavgs(mu: float, module: nn.Module | None) -> None:
 def test_without_a_pull_the_personal_model_trains_alone(module: nn.Module | None) -> None:
     """μ = 0: over rounds v is Local's model, trained for `personal_epochs` a round on the personal stream's batches."""
     data = federation()
-    method: Any = ditto(data, module=module, mu=0.0, personal_epochs=3)
+    method: Any = ditto(data, module=module, strength=0.0, personal_epochs=3)
     local: Any = bound("local", data, TRAIN.lasting(3), module)
     server, _, client, _, _ = one_round(method, data)
     alone = local.init_client(Empty(), data.train, keys(data, "join"))
@@ -58,7 +58,7 @@ def test_without_a_pull_the_personal_model_trains_alone(module: nn.Module | None
 def test_gradient_of_the_personal_objective(mu: float) -> None:
     """∇ = ∇F(v) + μ (v - w_t); the value grows by μ/2 ‖v - w_t‖²; running statistics are no part of it."""
     data = federation(sizes=(30, 21, 12))
-    method = ditto(data, module=NORMED, mu=mu)
+    method = ditto(data, module=NORMED, strength=mu)
     _, down, _, updated, _ = one_round(method, data)
     v, w_t, batch, buffers = updated.w, down.w, next(data.train.batches(6)), method.task.buffers
     far = {k: w + 100 if k in buffers else w for k, w in w_t.items()}
@@ -74,7 +74,7 @@ def test_gradient_of_the_personal_objective(mu: float) -> None:
 def test_the_anchor_is_the_model_received_this_round() -> None:
     """v does not depend on how the client trains w in the same round, nor on earlier global models: only on w_t."""
     data = federation()
-    method = ditto(data)
+    method = ditto(data, personal_epochs=5)
     _, down, client, updated, _ = one_round(method, data)
     longer = with_train(method, epochs=7)
     assert same(one_round(longer, data)[3], updated)
@@ -87,7 +87,7 @@ def test_fixed_point() -> None:
     data = federation(sizes=(30, 21))
     linear = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     train = replace(TRAIN, lr=0.2, momentum=0.9, batch_size=100, epochs=1)
-    method = ditto(data, train, linear, mu=0.5, personal_epochs=1500)
+    method = ditto(data, train, linear, strength=0.5, personal_epochs=1500)
     _, down, _, updated, _ = one_round(method, data)
     batch = next(data.train.batches(100))
     _, grads = value_and_grad(lambda w, _, b: method.task.nll(w, b), updated.w, None, batch)
@@ -99,7 +99,7 @@ def test_a_stronger_pull_keeps_the_model_closer() -> None:
     data = federation()
     gaps = []
     for mu in (0.0, 0.3, 1.0, 3.0):
-        method = ditto(data, replace(TRAIN, momentum=0.0), mu=mu)
+        method = ditto(data, replace(TRAIN, momentum=0.0), strength=mu)
         _, down, client, _, _ = one_round(method, data)
         away = Weights(tree.map(lambda v: v + 0.2, tree.clone(client.w)))
         updated, _, _ = method.local_update(away, down, data.train, keys(data, "round", 0))

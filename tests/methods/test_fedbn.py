@@ -14,9 +14,9 @@ from torch.func import functional_call
 
 from fedprior import tree
 from fedprior.errors import FedpriorWarning
-from fedprior.local import Train
 from fedprior.methods.fedbn import FedBN
 from fedprior.rng import Key
+from fedprior.training import Train
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same, scalars
 
 NORMS = {f"{layer}.{part}" for layer in ("1.1", "3") for part in ("weight", "bias", "running_mean", "running_var")}

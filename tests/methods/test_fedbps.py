@@ -20,14 +20,29 @@ from fedprior.data.client import ClientData, schedule
 from fedprior.data.federation import Federation
 from fedprior.engine import Engine
 from fedprior.experiment.participation import Participation
-from fedprior.local import Train
 from fedprior.methods.fedbps import Down, FedBPS, Server, Up, pack_bits
 from fedprior.models import build as build_model
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.protocol import Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 from fedprior.tree import Params
-from support import CLASSES, FEATURES, HALF, TRAIN, bound, federation, flat, keys, one_round, rounds, same, scalars
+from support import (
+    CLASSES,
+    FEATURES,
+    HALF,
+    TRAIN,
+    bound,
+    federation,
+    flat,
+    keys,
+    models_of,
+    one_round,
+    rounds,
+    same,
+    scalars,
+)
 
 SCORES = ("total", "within", "between", "random")
 every_score = pytest.mark.parametrize("score", SCORES)
@@ -42,7 +57,7 @@ def fedbps(data: Any, train: Train = TRAIN, module: nn.Module | None = None, **o
 
 def small(inputs: int, outputs: int = 1, **options: Any) -> FedBPS:
     """A linear model of (inputs + 1) · outputs parameters: biases first, then weights."""
-    task = Task(nn.Linear(inputs, outputs), max(2, outputs), dtype=torch.float64)
+    task = Task(nn.Linear(inputs, outputs), Categorical(max(2, outputs)), dtype=torch.float64)
     return FedBPS(**options).bind(task, TRAIN)
 
 
@@ -231,7 +246,8 @@ def test_a_newcomer_starts_at_the_mean() -> None:
     method = fedbps(data)
     with Engine(method, data, 5) as engine:
         engine.round(0, [1, 4], [1, 4])
-        _, models = engine.predict(0, ("test",), models=True)
+        engine.evaluate(0, ("test",))
+        models = models_of(engine)
         server: Server = engine.server
         for i in range(len(data)):
             own = vector({k.removeprefix("w/"): torch.from_numpy(v) for k, v in models[i].items()})
@@ -452,7 +468,7 @@ def test_twice_the_data_is_half_the_variance(curvature: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_dead_input_has_the_largest_variance(curvature: str, dtype: torch.dtype) -> None:
     """0 < v ≤ 1/λ everywhere, and 1/λ exactly for the weights of a pixel that is always 0: λ = 32/1024, v = 32."""
-    task = Task(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), 3, dtype=dtype)
+    task = Task(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), Categorical(3), dtype=dtype)
     method = FedBPS(curvature=curvature, decay=1 / 1024).bind(task, TRAIN)  # type: ignore[arg-type]
     x = numbers(32, 5).to(dtype)
     x[:, 3] = 0
@@ -611,7 +627,7 @@ def test_message_sizes_of_lenet() -> None:
     With p = 0.7, 43,194 parameters are personal and 18,512 are shared; w goes down whole, for those who join.
     """
     train = Train(steps=0)
-    task = Task(build_model("lenet5", {}, (1, 28, 28), 10), 10)
+    task = Task(build_model("lenet5", {}, (1, 28, 28), 10), Categorical(10))
     method = FedBPS(p=0.7).bind(task, train)
     data = ClientData.single(numbers(2, 1, 28, 28).float(), torch.tensor([3, 4]))
     server = method.init_server(Key.from_seed(0))
@@ -686,5 +702,5 @@ def test_the_mask_is_the_same_for_all() -> None:
     data = federation()
     method = fedbps(data)
     server = method.init_server(Key.from_seed(0))
-    assert not method.about.personal_downlink
+    assert not method.hints.personal_downlink
     assert same(method.broadcast(server, torch.arange(1)), method.broadcast(server, torch.arange(5)))

@@ -12,11 +12,12 @@ from torch.func import functional_call
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, schedule
-from fedprior.local import Train
 from fedprior.methods import fedem as module_under_test
 from fedprior.methods.fedem import Client, Down, FedEM, Personal, Server, Up
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.rng import Key
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same
 
@@ -61,7 +62,7 @@ def test_one_component_is_fedavg(module: nn.Module | None, damped: bool) -> None
 def test_golden_responsibilities() -> None:
     """π = (1/2, 1/2), losses (0, ln 3): q ∝ (1/2 · 1, 1/2 · 1/3), so (0.75, 0.25). With π = (1/4, 3/4): (1/2, 1/2)."""
     data = ClientData(torch.zeros(5, 1).double(), torch.zeros(5, dtype=torch.int64), (0, 3), (3, 2))
-    task = Given(nn.Linear(1, 2), 2, dtype=torch.float64)
+    task = Given(nn.Linear(1, 2), Categorical(2), dtype=torch.float64)
     method = FedEM(components=2).bind(task, Train())
     theta = {"loss": tensor(0.0, math.log(3)).expand(2, 2)}
     q = method.responsibilities(theta, torch.stack([tensor(0.5, 0.5), tensor(0.25, 0.75)]), data)
@@ -165,6 +166,22 @@ def test_permuting_components_permutes_everything(damped: bool) -> None:
     assert torch.allclose(one, two, rtol=0, atol=1e-11)
 
 
+def test_absent_clients_count_from_the_first_round() -> None:
+    """Four clients, of whom 0 and 1 report n = 2 and 4 in round one, with components at 3 and 6; all start at 0.
+
+    The reporters' mean is (2·3 + 4·6)/6 = 5. The other two are unknown and count 3 each, the reporters' mean, so the
+    share is 6/12 and θ = 2.5. Then client 2 reports n = 10 at 7.5: known are 2, 4 and 10, the last one counts 10 (now
+    the mean of the reporters), so θ = 2.5 + 10/26 (7.5 - 2.5) = 4.423…
+    """
+    method = FedEM(components=1, damped=True)
+    server = Server({"w": torch.zeros(1, 1).double()}, torch.zeros(4).double())
+    first = method.aggregate(server, Up({"w": tensor(3.0, 6.0).view(2, 1, 1)}, tensor(2.0, 4.0)), torch.tensor([0, 1]))
+    assert float(first.theta["w"]) == pytest.approx(2.5, abs=1e-14)
+    assert first.known.tolist() == [2.0, 4.0, 0.0, 0.0]
+    second = method.aggregate(first, Up({"w": tensor(7.5).view(1, 1, 1)}, tensor(10.0)), torch.tensor([2]))
+    assert float(second.theta["w"]) == pytest.approx(2.5 + 10 / 26 * 5, abs=1e-14)
+
+
 def test_probabilities_are_mixed_not_logits() -> None:
     """p(y | x) = Σ_m π_m softmax(logits_m): by hand for two components; the softmax of mixed logits is another."""
     data = federation()
@@ -177,7 +194,7 @@ def test_probabilities_are_mixed_not_logits() -> None:
     for c in range(7):
         expected = sum(float(pi[c, m]) * likelihoods(method, theta, c, m, x[c]) for m in range(2))
         assert torch.allclose(log_p[c].exp(), torch.as_tensor(expected), rtol=0, atol=1e-12)
-    logits = sum(float(pi[0, m]) * method.task.logits(method.component(theta, m), x) for m in range(2))
+    logits = sum(float(pi[0, m]) * method.task.outputs(method.component(theta, m), x) for m in range(2))
     assert (log_p.exp() - torch.as_tensor(logits).softmax(2)).abs().max() > 0.05
 
 
@@ -186,7 +203,7 @@ def test_prediction_golden_numbers() -> None:
 
     Mixed logits would give softmax(±1.0986) = (0.75, 0.25) instead.
     """
-    task = Task(nn.Linear(1, 2), 2, dtype=torch.float64)
+    task = Task(nn.Linear(1, 2), Categorical(2), dtype=torch.float64)
     method = FedEM(components=2).bind(task, Train())
     bias = torch.stack([tensor(0.9, 0.1).log(), tensor(0.1, 0.9).log()])[None]
     personal = Personal({"head.bias": bias, "head.weight": torch.zeros(1, 2, 2, 1).double()}, tensor(0.75, 0.25)[None])
@@ -207,15 +224,15 @@ def test_the_global_model_has_equal_weights() -> None:
 def test_aggregation_by_hand() -> None:
     """Reporters 2 and 0 with n = (1, 3) and components (0, 10), (4, 30): means (3, 25).
 
-    Damped, where client 1 with 12 examples is known from before and absent: a quarter of the step from (1, 1), so
-    (1 + 2/4, 1 + 24/4) = (1.5, 7). Clients that never reported are not known and do not count.
+    Damped, where client 1 with 12 examples is known from before and absent, and client 3 never reported and counts as
+    the reporters do on average, 2: 4/18 of the step from (1, 1), so (1 + 2 · 2/9, 1 + 24 · 2/9) = (13/9, 57/9).
     """
     data = federation()
     up = Up({"t": torch.stack([tensor(0, 10), tensor(4, 30)])}, tensor(1, 3))
     server, ids = Server({"t": tensor(1, 1)}, tensor(3, 12, 0, 0)), torch.tensor([2, 0])
     plain, damped = (fedem(data, components=2, damped=d).aggregate(server, up, ids) for d in (False, True))
     assert plain.theta["t"].tolist() == [3.0, 25.0]
-    assert damped.theta["t"].tolist() == pytest.approx([1.5, 7.0], abs=1e-12)
+    assert damped.theta["t"].tolist() == pytest.approx([13 / 9, 57 / 9], abs=1e-12)
     for new in (plain, damped):
         assert new.known.tolist() == [3.0, 12.0, 1.0, 0.0]
 
@@ -276,4 +293,4 @@ def test_a_component_that_explains_nothing_dies_out() -> None:
     assert torch.isfinite(logs["loss"]).all()
     x = next(data.test.batches(50)).x
     log_p = method.predict(Personal(down.theta, client.pi), x, keys(data))
-    assert torch.allclose(log_p, method.task.log_probs(method.component(down.theta, 0), x), rtol=0, atol=1e-12)
+    assert torch.allclose(log_p, method.task.predictive(method.component(down.theta, 0), x), rtol=0, atol=1e-12)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import Train, descend, value_and_grad
 from fedprior.methods.fedmap import FedMAP, Prior, Up
 from fedprior.protocol import Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import Train, descend, value_and_grad
 from support import SIZES, TRAIN, bound, federation, flat, keys, one_round, rounds, same, scalars, with_train
 
 OMEGAS = ("mean", "sum", "per_sample", "num_examples", "uniform")
@@ -32,7 +32,7 @@ def fedmap(data: Any, train: Train = TRAIN, module: nn.Module | None = None, **o
 def test_no_prior_is_individual_training(omega: str) -> None:
     """Without a prior nothing of the server reaches a client: bit-equal to Local, whatever the weights are."""
     data = federation()
-    ours = rounds(fedmap(data, prior_strength=0, omega=omega), data)
+    ours = rounds(fedmap(data, strength=0, omega=omega), data)
     local = rounds(bound("local", data), data)
     for client in data.clients:
         for name, value in local.models[client].items():
@@ -160,8 +160,10 @@ def test_clones_agree_with_their_prior() -> None:
 def test_fedprox_identity(mu: float) -> None:
     """From γ, weighed by example counts, with 1/σ² = μ, FedMAP's server is FedProx(μ)'s; with μ = 0, FedAvg's."""
     data = federation()
-    ours = rounds(fedmap(data, start_from="gamma", omega="num_examples", prior_strength=mu), data)
-    others = [rounds(bound("fedprox", data, mu=mu), data)] + ([rounds(bound("fedavg", data), data)] if mu == 0 else [])
+    ours = rounds(fedmap(data, start_from="gamma", omega="num_examples", strength=mu), data)
+    others = [rounds(bound("fedprox", data, strength=mu), data)] + (
+        [rounds(bound("fedavg", data), data)] if mu == 0 else []
+    )
     for other in others:
         for name, value in other.server.items():
             assert torch.allclose(ours.server[name.replace("w/", "gamma/")], value, rtol=0, atol=1e-13)
@@ -179,7 +181,7 @@ def test_omega_by_hand() -> None:
         for c, n in enumerate(data.train.size):
             x, y = data.train.client(c)
             theta = {k: v[c : c + 1] for k, v in client.theta.items()}
-            log_p = method.task.log_probs(theta, x[None])[0]
+            log_p = method.task.predictive(theta, x[None])[0]
             loss = float(-log_p[torch.arange(n), y].mean())
             gap = sum(float((theta[k][0] - down.gamma[k][c]).square().sum()) for k in theta)
             energy = gap / 4
@@ -245,7 +247,7 @@ def test_a_client_never_seen_starts_at_the_prior() -> None:
     assert isinstance(personal, Weights)
     assert same(personal.w, tree.clone(down.gamma))
     assert len(SIZES) == len(data)
-    assert replace(method, sigma2=2.0).strength == 0.5
+    assert replace(method, sigma2=2.0).precision == 0.5
 
 
 def test_learned_variance_is_maximum_likelihood_in_a_linear_gaussian_model() -> None:

@@ -14,10 +14,10 @@ from torch.func import functional_call
 
 from fedprior import tree
 from fedprior.data.client import ClientData
-from fedprior.local import Train
 from fedprior.methods import fedpac as module_under_test
 from fedprior.methods.fedpac import Down, FedPAC, Server, Up
 from fedprior.rng import Key
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same
 

@@ -13,12 +13,13 @@ from torch.func import functional_call, grad
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, schedule
-from fedprior.local import Train
 from fedprior.methods._averaging import Up
 from fedprior.methods.per_fedavg import PerFedAvg
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.protocol import Empty, Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import TRAIN, bound, federation, keys, one_round, rounds, same, with_train
 
@@ -29,7 +30,7 @@ class Quadratic(Task):
     """f(w) = mean over a batch of (w - x)'A(w - x)/2, from a given start."""
 
     def __init__(self, A: Tensor, start: Tensor) -> None:
-        super().__init__(nn.Linear(len(start), 1, bias=False), 2, dtype=torch.float64)
+        super().__init__(nn.Linear(len(start), 1, bias=False), Categorical(2), dtype=torch.float64)
         self.A, self.start = A, start[None]
 
     def init(self, key: Key) -> Params:
@@ -63,7 +64,7 @@ def moved(method: PerFedAvg, data: ClientData, own: Keys) -> Tensor:
 
 def picked(data: ClientData, c: int, own: Keys, train: Train, runs: int) -> Iterator[Tensor]:
     """The rows of each batch of client c, for a budget `runs` times that of `train`."""
-    budget = train.budget(Task(nn.Linear(1, 1), 2))
+    budget = train.budget(Task(nn.Linear(1, 1), Categorical(2)))
     budget = budget._replace(epochs=None if budget.epochs is None else runs * budget.epochs)
     budget = budget._replace(steps=None if budget.steps is None else runs * budget.steps)
     plan = schedule(data[[c]], own.fold("descend")[[c]], budget)
@@ -242,3 +243,15 @@ def test_loss_is_the_mean_over_first_batches() -> None:
         x, y = data.train.client(c)
         expected = nn.functional.cross_entropy(functional_call(method.task.module, server.w, (x,)), y)
         assert float(logs["loss"][c]) == pytest.approx(float(expected), abs=1e-9)
+
+
+@pytest.mark.parametrize("adapt", ["epoch", "step"])
+def test_the_adaptation_steps_as_training_does(adapt: str) -> None:
+    """Unless given, α is the local learning rate, in training and for prediction; beside Adam it is 0.01."""
+    data = federation()
+    ours = rounds(per_fedavg(data, adapt=adapt), data).vector()
+    assert (ours == rounds(per_fedavg(data, adapt=adapt, alpha=TRAIN.lr), data).vector()).all()
+    assert (ours != rounds(per_fedavg(data, adapt=adapt, alpha=0.01), data).vector()).any()
+    adam = Train(optimizer="adam", lr=0.002, batch_size=8, epochs=2)
+    given = rounds(per_fedavg(data, adam, adapt=adapt, alpha=0.01), data).vector()
+    assert (rounds(per_fedavg(data, adam, adapt=adapt), data).vector() == given).all()

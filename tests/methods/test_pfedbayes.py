@@ -14,9 +14,9 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 from fedprior import tree
-from fedprior.local import Train, value_and_grad
 from fedprior.methods.pfedbayes import Gaussian, PFedBayes, Up, _flat
 from fedprior.rng import Key
+from fedprior.training import Train, value_and_grad
 from fedprior.tree import Params
 from support import TRAIN, bound, federation, keys, one_round, rounds, same, scalars, with_train
 
@@ -229,9 +229,9 @@ def test_prediction_at_the_mean_and_by_averaging() -> None:
     x, own = next(data.test.batches(50)).x, keys(data, "predict")
     mean, bma = (pfedbayes(data, prediction=p, prediction_draws=4) for p in ("mean", "bma"))
     q = one_round(mean, data)[3]
-    assert torch.equal(mean.predict(q, x, own), mean.task.log_probs(q.mu, x))
+    assert torch.equal(mean.predict(q, x, own), mean.task.predictive(q.mu, x))
     networks = [bma.drawn(_flat(q), own.fold("bma", k)) for k in range(4)]
-    expected = torch.stack([bma.task.log_probs(w, x).exp() for w in networks]).mean(0).log()
+    expected = torch.stack([bma.task.predictive(w, x).exp() for w in networks]).mean(0).log()
     assert torch.allclose(bma.predict(q, x, own), expected, rtol=0, atol=1e-12)
     sharp = Gaussian(q.mu, tree.map(lambda v: torch.full_like(v, -40.0), q.rho))
     assert torch.allclose(bma.predict(sharp, x, own), mean.predict(q, x, own), rtol=0, atol=1e-12)

@@ -15,15 +15,16 @@ from fedprior import tree
 from fedprior.data.client import Batch, ClientData, schedule
 from fedprior.data.federation import Federation
 from fedprior.engine import Engine
-from fedprior.local import Train
 from fedprior.methods import _envelope as envelope
 from fedprior.methods import build
 from fedprior.methods._envelope import Client, Run, Up
 from fedprior.methods.pfedbred import PFedBreD
 from fedprior.methods.pfedme import PFedMe
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.protocol import Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import HALF, TRAIN, bound, federation, flat, keys, one_round, rounds, same
 
@@ -41,7 +42,7 @@ class Quadratic(Task):
 
     def __init__(self, A: Array, *widths: int) -> None:
         layers = [nn.Linear(p, 1, bias=False) for p in widths or (len(A),)]
-        super().__init__(nn.Sequential(*layers), 2, dtype=torch.float64)
+        super().__init__(nn.Sequential(*layers), Categorical(2), dtype=torch.float64)
         self.A = torch.from_numpy(A)
         self.calls = 0
 
@@ -184,7 +185,7 @@ def test_iterations_by_hand(variant: str, start: Start) -> None:
     mh_code looks ahead on the first batch of a pair, and steps and solves on the second.
     """
     train = Train(lr=0.02, batch_size=1, steps=4)
-    options = {"variant": variant, "prox_start": start, "meta_gradient": 0.03, "meta_memory": 0.07}
+    options = {"variant": variant, "prox_start": start, "meta_gradient": 0.03, "meta_memory": 0.07, "prox_lr": 0.01}
     method = pfedbred(SCALAR, train, **options)
     centres = [1.0, 3.0, -2.0, 0.5, 4.0, -1.0, 2.0, 2.5][: 8 if variant == "mh_code" else 4]
     run = carry(method, point(SCALAR, 0.0), point(SCALAR, 0.6))
@@ -208,12 +209,13 @@ def test_the_default_start_of_the_solver(variant: str) -> None:
 
 
 def test_published_options() -> None:
-    """λ 15, α 0.01, K 5, η 0.05, η_a 0.01, β 1."""
+    """λ 15, K 5, η 0.05, η_a 0.01, β 1; and α = 0.01 beside a learning rate of 0.01, which it follows here."""
     method = PFedBreD()
     assert (method.variant, method.generator, method.prox_start) == ("mh", "euclidean", "auto")
-    assert (method.strength, method.prox_lr, method.prox_steps) == (15.0, 0.01, 5)
-    assert (method.meta_memory, method.meta_gradient, method.server_step) == (0.05, 0.01, 1.0)
-    assert method.about.everyone_trains
+    assert (method.strength, method.prox_lr, method.prox_steps) == (15.0, None, 5)
+    assert replace(method, train=Train(lr=0.01)).prox_step() == 0.01
+    assert (method.meta_memory, method.meta_gradient, method.beta) == (0.05, 0.01, 1.0)
+    assert method.hints.everyone_trains
 
 
 def test_the_centre_moves_toward_the_personal_model() -> None:
@@ -415,7 +417,7 @@ def test_scaled_prox_and_step() -> None:
 
 def test_a_tensor_that_starts_at_zero_does_not_take_the_whole_metric() -> None:
     """Biases of norm layers start at zero and have no scale. The others' metric must not vanish for them, and with the
-    default λ and α the solver must stay stable: α λ max A < 2."""
+    default λ and α the solver must stay stable, α λ max A < 2: a learning rate of 0.1 is cut to 1 / (2 λ max A)."""
     data = federation(SIZES)
     norm = nn.Sequential(
         nn.Flatten(), nn.Linear(4, 64), nn.GroupNorm(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)
@@ -423,7 +425,9 @@ def test_a_tensor_that_starts_at_zero_does_not_take_the_whole_metric() -> None:
     method = on_federation(data, replace(TRAIN, lr=0.01), norm, generator="scaled")
     metric = {k: float(a) for k, a in method.metric(keys(data)).items()}
     assert np.isfinite(rounds(method, data).vector()).all()
-    assert method.prox_lr * method.strength * max(metric.values()) < 2
+    largest = max(metric.values())
+    assert method.prox_step(largest) * method.strength * largest < 2
+    assert replace(method, train=TRAIN).prox_step(largest) == pytest.approx(1 / (30 * largest))
     assert metric["4.weight"] > 0.1  # 4096 of the 4803 parameters
 
 
@@ -563,7 +567,7 @@ def test_a_client_that_does_not_report() -> None:
 def test_server_step(beta: float, expected: float) -> None:
     """v = (1, 4), n = (10, 30): mean 3.25; from w = 10, (1 - β) 10 + 3.25 β. β = 2 extrapolates: 2 · 3.25 - 10."""
     up = Up({"t": torch.tensor([[1.0], [4.0]], dtype=torch.float64)}, torch.tensor([10.0, 30.0], dtype=torch.float64))
-    method = pfedbred(SCALAR, ONE_STEP, server_step=beta)
+    method = pfedbred(SCALAR, ONE_STEP, beta=beta)
     new = method.aggregate(Weights({"t": torch.tensor([10.0], dtype=torch.float64)}), up, torch.arange(2))
     assert float(new.w["t"]) == pytest.approx(expected, abs=1e-14)
 

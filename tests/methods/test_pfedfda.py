@@ -21,12 +21,13 @@ from fedprior.data.client import ClientData, schedule
 from fedprior.engine import Engine
 from fedprior.errors import FedpriorError
 from fedprior.experiment.participation import Participation
-from fedprior.local import Train
 from fedprior.methods import build
 from fedprior.methods.pfedfda import PFedFDA, Shared, Up
 from fedprior.models import build as build_model
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 from support import CLASSES, FEATURES, TRAIN, bound, federation, keys, one_round, rounds, same, scalars
 
 K, D = CLASSES, 6
@@ -169,7 +170,7 @@ def test_the_server_starts_at_a_random_sphere() -> None:
 def test_message_sizes(model: str, shape: tuple[int, ...], classes: int, backbone: int, total: int) -> None:
     """|φ| + K·128 + 128·129/2 (= 8,256) numbers down, and one more up: the example count; no head, no class prior."""
     train = Train(steps=0)
-    method = build("pfedfda", {}, train).bind(Task(build_model(model, {}, shape, classes), classes), train)
+    method = build("pfedfda", {}, train).bind(Task(build_model(model, {}, shape, classes), Categorical(classes)), train)
     server = method.init_server(Key.from_seed(0))
     assert scalars(server.phi) == backbone
     assert backbone + classes * 128 + 8_256 == total == scalars(method.broadcast(server, torch.arange(1)))
@@ -585,13 +586,13 @@ def test_evaluation_leaves_no_trace() -> None:
     with Engine(pfedfda(norm=True), data, 5) as engine:
         engine.round(0, engine.everyone, engine.everyone)
         server, states = tree.clone(engine.server), tree.clone(engine.memory.states)
-        first, second = (engine.predict(0, ("test",), models=True) for _ in range(2))
+        first, models = engine.evaluate(0, ("test",)), tree.clone(engine.memory.personal)
+        second = engine.evaluate(0, ("test",))
+        assert same(engine.memory.personal, models)
         assert same(engine.server, server)
         assert same(engine.memory.states, states)
-    for a, b in zip(first[0]["test"], second[0]["test"], strict=True):
+    for a, b in zip(first.predictions["test"], second.predictions["test"], strict=True):
         assert (a == b).all()
-    for ours, theirs in zip(first[1], second[1], strict=True):
-        assert all((ours[k] == theirs[k]).all() for k in theirs)
 
 
 # Participation

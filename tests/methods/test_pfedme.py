@@ -15,12 +15,12 @@ from fedprior import tree
 from fedprior.data.client import Batch, ClientData, schedule
 from fedprior.data.federation import Federation
 from fedprior.engine import Engine
-from fedprior.local import Train
 from fedprior.methods import _envelope as envelope
 from fedprior.methods._envelope import Client, Up
 from fedprior.methods.pfedme import PFedMe
-from fedprior.metrics.cohort import cohort_metrics
+from fedprior.metrics import cohort_metrics, metrics_of
 from fedprior.protocol import Weights
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import TRAIN, bound, federation, flat, keys, one_round, rounds, same
 
@@ -60,7 +60,7 @@ def by_hand(method: PFedMe, w: Array, data: ClientData, c: int, own: Any) -> tup
         x, y = data.x[rows].numpy(), data.y[rows].numpy()
         theta = v.copy() if method.restart == "v" else theta
         for _ in range(method.prox_steps):
-            theta = theta - method.prox_lr * (gradient(theta, x, y) + method.strength * (theta - v))
+            theta = theta - method.prox_step() * (gradient(theta, x, y) + method.strength * (theta - v))
         speed = method.train.momentum * speed + method.strength * (v - theta)
         v = v - method.train.lr * speed
     return theta, v
@@ -156,8 +156,28 @@ def test_no_pull_is_plain_descent_and_a_fixed_local_model() -> None:
         rows = plan.rows[last, c, : plan.counts[last, c]]
         theta = matrix(down.w, c)
         for _ in range(method.prox_steps):
-            theta = theta - method.prox_lr * gradient(theta, data.train.x[rows].numpy(), data.train.y[rows].numpy())
+            theta = theta - method.prox_step() * gradient(theta, data.train.x[rows].numpy(), data.train.y[rows].numpy())
         np.testing.assert_allclose(matrix(client.theta, c), theta, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("lr", "strength", "expected"), [(0.03, 15.0, 0.03), (0.1, 15.0, 1 / 30), (0.1, 0.0, 0.1), (0.1, 20.0, 0.025)]
+)
+def test_the_step_of_the_solver(lr: float, strength: float, expected: float) -> None:
+    """Unless given, α = min(lr, 1/2λ): as long as the local step, and α λ ≤ ½, well below 2. Beside Adam it is 0.01.
+
+    A round with it is the round with that number given.
+    """
+    data, train = federation(SIZES), replace(TRAIN, lr=lr)
+    method = pfedme(data, train, strength=strength)
+    assert method.prox_step() == pytest.approx(expected, abs=1e-15)
+    given = pfedme(data, train, strength=strength, prox_lr=method.prox_step())
+    fixed = pfedme(data, train, strength=strength, prox_lr=0.01)
+    ours, same_step, other = (one_round(m, data)[3] for m in (method, given, fixed))
+    assert same(ours, same_step)
+    assert not same(ours, other)
+    adam = Train(optimizer="adam", lr=lr)
+    assert pfedme(data, adam, strength=strength).prox_step() == 0.01
 
 
 # The server
@@ -170,7 +190,7 @@ def test_server_step(beta: float, expected: float) -> None:
     w = {"t": torch.tensor([10.0], dtype=torch.float64)}
     assert float(envelope.mean_step(w, up, beta)["t"]) == pytest.approx(expected, abs=1e-14)
     if beta > 0:
-        method = pfedme(federation(SIZES), server_step=beta)
+        method = pfedme(federation(SIZES), beta=beta)
         assert float(method.aggregate(Weights(w), up, torch.arange(2)).w["t"]) == pytest.approx(expected, abs=1e-14)
 
 
@@ -256,11 +276,11 @@ def test_pooled_accuracy() -> None:
     labels = [data.test.client(c)[1].numpy() for c in range(3)]
     with Engine(method, data, 5) as engine:
         for number in range(3):
-            personal = engine.predict(number, ("test",))[0]["test"]
+            personal = engine.evaluate(number, ("test",)).predictions["test"]
             shared = engine.predict_global(("test",))
             assert shared is not None
             ours, theirs = (
-                cohort_metrics(list(zip(p, labels, strict=True))).summary["accuracy"]["pooled"]
+                cohort_metrics(metrics_of(data.target), list(zip(p, labels, strict=True))).summary["accuracy"]["pooled"]
                 for p in (personal, shared["test"])
             )
             right = sum(int((p.argmax(1) == y).sum()) for p, y in zip(personal, labels, strict=True))

@@ -12,13 +12,15 @@ from torch.func import functional_call
 
 from fedprior import tree
 from fedprior.data.client import schedule
-from fedprior.local import Train
 from fedprior.methods._split import Client, Shared, Split
 from fedprior.methods.fedbabu import FedBABU
 from fedprior.methods.fedper import FedPer
 from fedprior.methods.fedrep import FedRep
 from fedprior.methods.lg_fedavg import LGFedAvg
+from fedprior.models.likelihood import likelihood_of
+from fedprior.models.task import Task
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 from fedprior.tree import Params
 from support import HALF, TRAIN, bound, federation, keys, one_round, rounds, same, with_train
 
@@ -79,6 +81,34 @@ def test_lg_fedavg_shares_the_last_layers() -> None:
         method = split("lg_fedavg", data, module=deep, shared_layers=count)
         shared = {k for k in method.task.init(Key.from_seed(0)) if method.shares(k)}
         assert shared == {f"{layer}.{part}" for layer in (1, 3, 5) if layer >= first for part in ("weight", "bias")}
+
+
+class WithProbe(nn.Module):
+    """A classifier that is not the last layer to be registered: an unused probe comes after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.top = nn.Linear(4, 6), nn.Linear(6, 5), nn.Linear(5, 3)
+        self.probe = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.top(self.second(self.first(x.flatten(1)).relu()).relu())
+        return out
+
+
+def test_lg_fedavg_counts_from_the_tasks_head() -> None:
+    """With head="top": top; then second, top; then first, second, top. Never the probe, which is registered last."""
+    data = federation()
+    named = Task(WithProbe(), likelihood_of(data.target), head="top", dtype=torch.float64)
+    for count, layers in (
+        (1, {"top"}),
+        (2, {"second", "top"}),
+        (3, {"first", "second", "top"}),
+        (9, {"first", "second", "top"}),
+    ):
+        method = LGFedAvg(shared_layers=count).bind(named, TRAIN)
+        shared = {k for k in named.init(Key.from_seed(0)) if method.shares(k)}
+        assert shared == {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
 
 
 JOINT = ("fedper", "lg_fedavg", "fedrep")

@@ -12,13 +12,15 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.data.federation import Federation
+from fedprior.data.target import Classes
 from fedprior.engine import Engine
 from fedprior.errors import FedpriorError
-from fedprior.local import Train, value_and_grad
 from fedprior.methods import build as build_method
 from fedprior.models import MODELS, build
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.rng import Key
+from fedprior.training import Train, value_and_grad
 from support import same
 
 CLASSES, SIZES = 3, (6, 4)
@@ -55,7 +57,7 @@ every = pytest.mark.parametrize("name", SMALL)
 
 
 def fresh_task(name: str) -> Task:
-    return Task(build(name, SMALL[name].options, SMALL[name].shape, CLASSES), CLASSES, dtype=torch.float64)
+    return Task(build(name, SMALL[name].options, SMALL[name].shape, CLASSES), Categorical(CLASSES), dtype=torch.float64)
 
 
 @cache
@@ -78,7 +80,7 @@ def examples(name: str, seed: int) -> ClientData:
 
 def federation(name: str) -> Federation:
     train, validation, test = (examples(name, seed) for seed in range(3))
-    return Federation(("ann", "bob"), train, validation, test, CLASSES)
+    return Federation(("ann", "bob"), train, validation, test, Classes.numbered(CLASSES))
 
 
 @cache
@@ -98,10 +100,10 @@ def test_shapes(name: str) -> None:
     w = stack(name)
     assert task.head == "head"
     assert task.features_width == SMALL[name].features
-    z, logits = task.features(w, x), task.logits(w, x)
+    z, logits = task.features(w, x), task.outputs(w, x)
     assert z.shape == (2, 3, SMALL[name].features)
     assert logits.shape == (2, 3, CLASSES)
-    torch.testing.assert_close(task.head_logits(w, z), logits, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(task.head_outputs(w, z), logits, rtol=1e-11, atol=1e-12)
 
 
 @every

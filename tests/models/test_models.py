@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedprior.errors import FedpriorError
 from fedprior.models import MODELS, build
 from fedprior.models.layers import norm
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -63,7 +64,7 @@ def test_number_of_parameters(
     name: str, options: dict[str, Any], shape: tuple[int, ...], classes: int, expected: int
 ) -> None:
     module = build(name, options, shape, classes)
-    assert count(module) == Task(module, classes).size == expected
+    assert count(module) == Task(module, Categorical(classes)).size == expected
     outputs = 1 if options.get("single_logit") else classes
     assert module(torch.zeros(2, *shape)).shape == (2, outputs)
 

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 from fedprior import tree
 from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.target import Classes
 from fedprior.engine import Engine
 from fedprior.errors import FedpriorError
 from fedprior.files import pack, write_bytes
-from fedprior.local import Train
 from fedprior.methods import build as build_method
 from fedprior.models import build
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.rng import Key
+from fedprior.training import Train
 
 SMALL = {"vocabulary": 9, "embedding": 3, "hidden": 4, "features": 8}
 LENGTH = 5
@@ -54,11 +56,11 @@ def test_parameters() -> None:
     """
     module = build("lstm", {}, (25,), 2)
     assert sum(p.numel() for p in module.get_submodule("base.0").parameters()) == 40_800 + 60_800 == 101_600
-    task = Task(module, 2)
+    task = Task(module, Categorical(2))
     assert task.size == 101_600 + 1_005_000 + 10_002 == 1_116_602
     assert task.features_width == 5_000
     assert tree.nbytes(task.init(Key.from_seed(0))) == 4 * 1_116_602  # what is sent
-    trained = Task(build("lstm", {"frozen": False}, (25,), 2), 2)
+    trained = Task(build("lstm", {"frozen": False}, (25,), 2), Categorical(2))
     assert trained.size == 1_116_602 + 1_138_200
 
 
@@ -126,7 +128,7 @@ def test_vectors_are_the_same_in_every_run_and_zero_for_padding() -> None:
     assert torch.equal(first, again)
     assert (first[0] == 0).all()
     assert (first[1:].abs().sum(1) > 0).all()
-    trained = Task(small(frozen=False), 2).init(Key.from_seed(0))["base.0.vectors.weight"]
+    trained = Task(small(frozen=False), Categorical(2)).init(Key.from_seed(0))["base.0.vectors.weight"]
     assert (trained[0] == 0).all()
 
 
@@ -137,7 +139,7 @@ def test_vectors_from_a_file(tmp_path: Path) -> None:
     ours = module.get_submodule("base.0.vectors").table
     assert isinstance(ours, Tensor)
     assert torch.equal(ours, table)
-    assert Task(module, 2).size == Task(small(), 2).size
+    assert Task(module, Categorical(2)).size == Task(small(), Categorical(2)).size
 
 
 def test_vectors_that_are_refused(tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_vectors_that_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("frozen", [True, False])
 def test_what_is_no_token_is_refused(wrong: Tensor, frozen: bool) -> None:
     """An id beyond the vocabulary, a negative one, a scaled input."""
-    with pytest.raises(FedpriorError, match="takes token ids from 0 to 8, but the data has other numbers") as error:
+    with pytest.raises(FedpriorError, match="takes token ids from 0 to 8, but the data has other values") as error:
         small(frozen=frozen)(wrong)
     assert "\n" not in str(error.value)
 
@@ -170,19 +172,19 @@ def federation() -> Federation:
     x = tokens(sum(sizes))
     x[:, 0] = 1 + torch.arange(len(x)) % 2
     data = ClientData(x, x[:, 0] - 1, (0, 9, 13), sizes)
-    return Federation(("ann", "bob", "cem"), data, data, data, classes=2)
+    return Federation(("ann", "bob", "cem"), data, data, data, Classes.numbered(2))
 
 
 def trained(data: Federation, frozen: bool, chunk: int, rounds: int = 1, **train: Any) -> tuple[Any, Any, float]:
     """FedAvg's model before and after, and its last loss."""
     steps = Train(**({"lr": 0.1, "batch_size": 4, "steps": 2} | train))
-    method = build_method("fedavg", {}, steps).bind(Task(small(frozen=frozen), 2), steps)
+    method = build_method("fedavg", {}, steps).bind(Task(small(frozen=frozen), Categorical(2)), steps)
     with Engine(method, data, 0, chunk=chunk) as engine:
         start = tree.clone(engine.server.w)
         for number in range(rounds):
-            logs = engine.round(number, engine.everyone, engine.everyone)
-        predictions, _ = engine.predict(rounds, ("test",))
-        assert [p.shape for p in predictions["test"]] == [(9, 2), (4, 2), (6, 2)]
+            logs = engine.round(number, engine.everyone, engine.everyone).logs
+        found = engine.evaluate(rounds, ("test",))
+        assert [p.shape for p in found.predictions["test"]] == [(9, 2), (4, 2), (6, 2)]
         return start, engine.server.w, float(logs["loss"].mean())
 
 
@@ -213,7 +215,7 @@ def test_a_federation_from_arrays_trains() -> None:
     x, y = data.train.x.numpy(), data.train.y.numpy()
     ours = from_arrays({"ann": (x[:10], y[:10]), "bob": (x[10:], y[10:])}, classes=2)
     assert ours.shape == (LENGTH,)
-    task = Task(small(), 2)
+    task = Task(small(), Categorical(2))
     w = tree.expand(task.init(Key.from_seed(0)), 2)
     assert torch.isfinite(task.data_nll(w, ours.train)).all()
     scaled = replace(ours.train, x=ours.train.x / 2)

@@ -15,6 +15,7 @@ from fedprior import tree
 from fedprior.data.client import Batch
 from fedprior.errors import FedpriorError
 from fedprior.models import build
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.rng import Key
 
@@ -205,7 +206,7 @@ def test_images_stay_channels_last() -> None:
 
 def test_convolutions_start_from_hes_law() -> None:
     """N(0, 2 / (k² · outputs)): 3×3 kernels from 32 to 64 channels have a deviation of 1/√288, and 18,432 draws."""
-    w = Task(build("resnet20", {}, (3, 8, 8), 10), 10).init(Key.from_seed(0))
+    w = Task(build("resnet20", {}, (3, 8, 8), 10), Categorical(10)).init(Key.from_seed(0))
     kernel = w["base.10.branch.0.weight"]
     assert kernel.shape == (64, 32, 3, 3)
     assert kernel.std().item() == pytest.approx(1 / math.sqrt(288), rel=0.02)
@@ -216,7 +217,7 @@ def test_convolutions_start_from_hes_law() -> None:
 
 def test_batch_normalisation_has_buffers_and_trains() -> None:
     """Two statistics for each of 19 norms; a training pass moves them all for each client of a stack."""
-    task = Task(build("resnet20", {"norm_layer": "batch"}, (3, 8, 8), 4), 4)
+    task = Task(build("resnet20", {"norm_layer": "batch"}, (3, 8, 8), 4), Categorical(4))
     assert len(task.buffers) == 2 * 19
     assert task.smallest_batch == 2
     w = tree.clone(tree.expand(task.init(Key.from_seed(0)), 2))

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.errors import FedpriorError
-from fedprior.local import value_and_grad
 from fedprior.models import build
 from fedprior.models import task as task_module
+from fedprior.models.likelihood import FLOOR, Categorical, Gaussian, Likelihood
 from fedprior.models.task import Task
 from fedprior.rng import Key
+from fedprior.training import value_and_grad
 from fedprior.tree import Params
 
 SIZES = (6, 2, 4)  # of the ragged batch
@@ -44,6 +45,19 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.first(x))
         out: Tensor = self.out(self.scale * torch.tanh(self.again(torch.tanh(self.again(h)))))
+        return out
+
+
+class Listed(nn.Module):
+    """Its head is not the layer that is listed last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+        self.first = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.tanh(self.first(x)))
         return out
 
 
@@ -108,7 +122,7 @@ models = pytest.mark.parametrize(("make", "shape"), MODELS.values(), ids=MODELS.
 def make_task(make: Callable[[], nn.Module], **options: Any) -> Task:
     module = make()
     outputs = [m for m in module.modules() if isinstance(m, nn.Linear)][-1].out_features
-    return Task(module, max(2, outputs), dtype=torch.float64, **options)
+    return Task(module, Categorical(max(2, outputs)), dtype=torch.float64, **options)
 
 
 def weights(task: Task, clients: int = 3) -> Params:
@@ -121,7 +135,7 @@ def weights(task: Task, clients: int = 3) -> Params:
 def ragged_batch(task: Task, shape: tuple[int, ...], poison: float = 0.0, sizes: tuple[int, ...] = SIZES) -> Batch:
     """Each client's real examples first, then `poison` with weight 0."""
     x = normal(1, len(sizes), max(sizes), *shape)
-    y = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % task.classes
+    y = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % task.likelihood.parameters
     weight = torch.zeros(x.shape[:2], dtype=torch.float64)
     for c, m in enumerate(sizes):
         weight[c, :m] = 1 / m
@@ -157,19 +171,19 @@ def nll(task: Task) -> Any:
 
 @models
 @pytest.mark.parametrize("clients", [3, 1])
-def test_logits_are_those_of_each_clients_module(
+def test_outputs_are_those_of_each_clients_module(
     make: Callable[[], nn.Module], shape: tuple[int, ...], clients: int
 ) -> None:
-    """In evaluation mode; a single output z stands for the logits (0, z)."""
+    """In evaluation mode; for the predictive distribution a single output z stands for the logits (0, z)."""
     task = make_task(make)
     w, x = weights(task, clients), normal(1, clients, 5, *shape)
-    got = task.logits(w, x)
-    assert got.shape == (clients, 5, task.classes)
+    got, told = task.outputs(w, x), task.predictive(w, x)
+    assert told.shape == (clients, 5, task.likelihood.parameters)
     for c in range(clients):
-        z = plain_module(make, w, c).eval()(x[c])
-        close(got[c], torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z)
-    close(task.log_probs(w, x), got.log_softmax(-1).detach())
-    assert not task.log_probs(w, x).requires_grad
+        z = plain_module(make, w, c).eval()(x[c]).detach()
+        close(got[c].detach(), z)
+        close(told[c], (torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z).log_softmax(-1))
+    assert not told.requires_grad
 
 
 @models
@@ -211,20 +225,20 @@ def test_losses_are_per_example(make: Callable[[], nn.Module], shape: tuple[int,
     task = make_task(make)
     w, batch = weights(task), ragged_batch(task, shape)
     losses = task.losses(w, batch, train=False)
-    expected = -task.log_probs(w, batch.x).gather(2, batch.y.unsqueeze(2)).squeeze(2)
+    expected = -task.predictive(w, batch.x).gather(2, batch.y.unsqueeze(2)).squeeze(2)
     close(losses.detach(), expected)
     close(task.nll(w, batch, train=False), (losses * batch.weight).sum(1))
 
 
 def test_single_logit_is_binary_cross_entropy() -> None:
     """z = head's output: -log σ(z) for label 1, -log σ(-z) for label 0, and probabilities (σ(-z), σ(z))."""
-    task = Task(nn.Linear(1, 1), 2, dtype=torch.float64)
+    task = Task(nn.Linear(1, 1), Categorical(2), dtype=torch.float64)
     w = {"head.weight": torch.tensor([[[2.0]]]).double(), "head.bias": torch.tensor([[0.5]]).double()}
     x, y = torch.tensor([[[1.0], [-1.0]]]).double(), torch.tensor([[1, 0]])
     z = torch.tensor([2.5, -1.5]).double()
     losses = task.losses(w, Batch(x, y, torch.full((1, 2), 0.5).double()))[0]
     close(losses, torch.stack([F.softplus(-z[0]), F.softplus(z[1])]))
-    close(task.log_probs(w, x)[0].exp(), torch.stack([torch.sigmoid(-z), torch.sigmoid(z)], 1))
+    close(task.predictive(w, x)[0].exp(), torch.stack([torch.sigmoid(-z), torch.sigmoid(z)], 1))
 
 
 def test_data_nll_is_the_mean_over_all_examples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +254,7 @@ def test_data_nll_is_the_mean_over_all_examples(monkeypatch: pytest.MonkeyPatch)
         x, y = data.client(c)
         close(got[c], F.cross_entropy(plain_module(make, w, c).eval()(x), y).detach())
     assert all(torch.equal(w[k], before[k]) for k in w)
-    single = Task(make(), 3)
+    single = Task(make(), Categorical(3))
     floats = ClientData(data.x.float(), data.y, data.start, data.size)
     assert single.data_nll({k: v.float() for k, v in w.items()}, floats).dtype == torch.float64
 
@@ -265,7 +279,7 @@ def test_the_head_of_the_features_is_the_logits(
     w, x = weights(task, clients), normal(1, clients, 5, *shape)
     z = task.features(w, x)
     assert z.shape == (clients, 5, w[f"{task.head}.weight"].shape[2])
-    close(task.head_logits(w, z), task.logits(w, x))
+    close(task.head_outputs(w, z), task.outputs(w, x))
 
 
 @models
@@ -274,7 +288,7 @@ def test_features_need_only_the_base(make: Callable[[], nn.Module], shape: tuple
     w, x = weights(task), normal(1, 3, 5, *shape)
     base, head = task.split(w)
     close(task.features(base, x), task.features(w, x))
-    close(task.head_logits(head, task.features(base, x)), task.logits(w, x))
+    close(task.head_outputs(head, task.features(base, x)), task.outputs(w, x))
 
 
 @pytest.mark.parametrize("name", ["batch norm", "batch norm, one by one"])
@@ -321,15 +335,73 @@ def test_the_head_is_the_last_linear_layer_or_the_one_named() -> None:
     assert make_task(MODELS["mlp"][0]).head == "head"
     assert make_task(cnn).head == "5"
     assert make_task(Scaled).head == "out"
-    early = Task(Scaled(), 3, head="again")
-    assert set(early.split(early.init(Key(1)))[1]) == {"again.weight", "again.bias"}
+    named = Task(Listed(), Categorical(3), head="out")
+    assert set(named.split(named.init(Key(1)))[1]) == {"out.weight", "out.bias"}
+    assert named.features_width == 6
     with pytest.raises(FedpriorError, match="no linear layer"):
-        Task(nn.Sequential(nn.Flatten(), nn.ReLU()), 3)
+        Task(nn.Sequential(nn.Flatten(), nn.ReLU()), Categorical(3))
 
 
 def test_a_head_that_does_not_exist_is_refused() -> None:
     with pytest.raises(FedpriorError, match="haed"):
-        Task(build("mlp", {}, (4,), 3), 3, head="haed")
+        Task(build("mlp", {}, (4,), 3), Categorical(3), head="haed")
+
+
+@pytest.mark.parametrize(
+    ("make", "likelihood", "words"),
+    [
+        (lambda: nn.Linear(4, 3), Categorical(2), ("'head' has 3 outputs", "needs 2")),
+        (lambda: nn.Linear(4, 1), Categorical(3), ("'head' has 1 outputs", "needs 3")),
+        (lambda: nn.Linear(4, 1), Gaussian(), ("'head' has 1 outputs", "needs 2")),
+        (Scaled, Gaussian(), ("'out' has 3 outputs", "needs 2")),
+    ],
+)
+def test_a_last_layer_of_another_width_is_refused(
+    make: Callable[[], nn.Module], likelihood: Likelihood, words: tuple[str, ...]
+) -> None:
+    """In one sentence that says what it has, what it needs and what to do."""
+    with pytest.raises(FedpriorError) as error:
+        Task(make(), likelihood)
+    text = str(error.value)
+    assert all(word in text for word in words)
+    assert text.endswith(": change its width.")
+    assert "\n" not in text
+
+
+# Numbers
+
+
+def test_a_task_for_numbers() -> None:
+    """Each client's mean and log-variance, in the target's unit; the loss is that of torch's normal distribution."""
+    task = Task(build("mlp", {"hidden": [6]}, (4,), 2), Gaussian(120.0, 15.0), dtype=torch.float64)
+    w, x, y = weights(task), normal(1, 3, 5, 4), 120 + 15 * normal(2, 3, 5)
+    told = task.predictive(w, x)
+    assert told.shape == (3, 5, 2)
+    out = task.outputs(w, x)
+    close(out, task.head_outputs(w, task.features(w, x)))
+    sigma = 15 * (out[..., 1].exp() + FLOOR).sqrt()
+    known: Any = torch.distributions.Normal(120 + 15 * out[..., 0], sigma)
+    close(told, torch.stack([known.mean, known.variance.log()], -1).detach())
+    batch = Batch(x, y, torch.full((3, 5), 0.2, dtype=torch.float64))
+    close(task.losses(w, batch), -known.log_prob(y))
+    close(task.nll(w, batch), -known.log_prob(y).mean(1))
+    data = ClientData(x.flatten(0, 1), y.flatten(), (0, 5, 10), (5, 5, 5))
+    close(task.data_nll(w, data), -known.log_prob(y).mean(1).detach())
+    shared = {k: v[0] for k, v in w.items()}
+    close(task.predictive_shared(shared, x[0]), told[0])
+
+
+def test_the_head_of_a_task_for_numbers_is_one_too() -> None:
+    """On the base's features it predicts what the whole does, and its labels stay numbers."""
+    task = Task(build("mlp", {"hidden": [6]}, (4,), 2), Gaussian(-3.0, 0.5), dtype=torch.float64)
+    w, x = weights(task), normal(1, 3, 5, 4)
+    data = ClientData(x.flatten(0, 1), normal(2, 15), (0, 5, 10), (5, 5, 5))
+    base, head = task.split(w)
+    embedded = task.embedded(base, data)
+    assert torch.equal(embedded.y, data.y)
+    features = torch.stack([embedded.client(c)[0] for c in range(3)])
+    close(task.head_alone.predictive(head, features), task.predictive(w, x))
+    close(task.head_alone.data_nll(head, embedded), task.data_nll(w, data))
 
 
 # Weights
@@ -355,7 +427,7 @@ def test_init_is_torchs_default_law() -> None:
 
     n = 78,400 draws: the largest misses the bound by less than 1e-3 of it, the deviation has an error of 0.5/√n.
     """
-    w = Task(build("mlp", {"hidden": [100], "norm_layer": "batch"}, (784,), 10), 10).init(Key.from_seed(0))
+    w = Task(build("mlp", {"hidden": [100], "norm_layer": "batch"}, (784,), 10), Categorical(10)).init(Key.from_seed(0))
     bound = 1 / math.sqrt(784)
     weight = w["base.1.weight"]
     assert 0.999 * bound < weight.abs().max() <= bound
@@ -365,7 +437,9 @@ def test_init_is_torchs_default_law() -> None:
     assert w["head.weight"].abs().max() <= 0.1
     assert all((w[f"base.2.{k}"] == 1).all() for k in ("weight", "running_var"))
     assert all((w[f"base.2.{k}"] == 0).all() for k in ("bias", "running_mean"))
-    kernel = Task(nn.Sequential(nn.Conv2d(4, 64, 5), nn.Flatten(), nn.Linear(64, 2)), 2).init(Key.from_seed(0))
+    kernel = Task(nn.Sequential(nn.Conv2d(4, 64, 5), nn.Flatten(), nn.Linear(64, 2)), Categorical(2)).init(
+        Key.from_seed(0)
+    )
     assert 0.098 < kernel["0.weight"].abs().max() <= 0.1
 
 
@@ -380,13 +454,13 @@ def test_init_reaches_every_layer() -> None:
             out: Tensor = self.out(self.attention(x, x, x, need_weights=False)[0].mean(1))
             return out
 
-    a, b = (Task(Attention(), 3).init(Key.from_seed(0)) for _ in range(2))
+    a, b = (Task(Attention(), Categorical(3)).init(Key.from_seed(0)) for _ in range(2))
     assert all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_weights_are_copies() -> None:
     module = cnn()
-    task = Task(module, 3)
+    task = Task(module, Categorical(3))
     w = task.weights(module)
     w["5.bias"].fill_(7)
     assert not (module.get_parameter("5.bias") == 7).any()
@@ -399,7 +473,7 @@ def test_the_users_module_is_left_alone() -> None:
     """Neither its weights and statistics nor its mode or precision change when its task trains."""
     module = MODELS["batch norm"][0]().eval()
     before = copy.deepcopy(module.state_dict())
-    task = Task(module, 3, dtype=torch.float64)
+    task = Task(module, Categorical(3), dtype=torch.float64)
     value_and_grad(nll(task), weights(task), {}, ragged_batch(task, (4,)), task.buffers)
     assert not module.training
     for k, v in module.state_dict().items():
@@ -410,7 +484,7 @@ def test_the_users_module_is_left_alone() -> None:
 def test_size_counts_what_is_trained() -> None:
     """4·8 + 8 + 2·8 + 8·6 + 6 + 2·6 + 6·3 + 3, without the 28 running statistics."""
     assert make_task(MODELS["batch norm"][0]).size == 143
-    assert Task(build("mlp", {"hidden": [32, 16], "single_logit": True}, (30,), 2), 2).size == 1_537
+    assert Task(build("mlp", {"hidden": [32, 16], "single_logit": True}, (30,), 2), Categorical(2)).size == 1_537
 
 
 def test_tied_weights_are_one() -> None:
@@ -421,7 +495,7 @@ def test_tied_weights_are_one() -> None:
     except FedpriorError:
         return
     w, x = weights(task), normal(1, 3, 5, 4)
-    got = task.logits(w, x)
+    got = task.outputs(w, x)
     for c in range(3):
         module = plain_module(make, w, c)
         assert module.get_parameter("b.weight") is module.get_parameter("a.weight")
@@ -463,7 +537,7 @@ def test_training_moves_the_statistics_in_place(sizes: tuple[int, ...]) -> None:
 
 def test_statistics_by_hand() -> None:
     """x = 1, 3 through the identity: mean 2, unbiased variance 2; from 0 and 1 by 0.1: 0.2 and 0.9 + 0.2 = 1.1."""
-    task = Task(nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2)), 2, dtype=torch.float64)
+    task = Task(nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2)), Categorical(2), dtype=torch.float64)
     w = tree.clone(tree.expand(task.init(Key.from_seed(0)), 1))
     x, weight = torch.tensor([[[1.0], [3.0]]]).double(), torch.full((1, 2), 0.5).double()
     task.nll(w, Batch(x, torch.tensor([[0, 1]]), weight))
@@ -478,8 +552,8 @@ def test_evaluation_leaves_the_statistics_alone() -> None:
     task.nll(w, batch)  # training in between must not leave the module in training mode
     w = tree.clone(before)
     task.nll(w, batch, train=False)
-    task.logits(w, batch.x)
-    task.log_probs(w, batch.x)
+    task.outputs(w, batch.x)
+    task.predictive(w, batch.x)
     task.features(w, batch.x)
     assert all(torch.equal(w[k], before[k]) for k in w)
 
@@ -504,7 +578,7 @@ def test_statistics_depend_on_the_weights_and_the_batch_alone() -> None:
     """The cumulative average of batch normalisation is refused or pure."""
     module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3))
     try:
-        task = Task(module, 3, dtype=torch.float64)
+        task = Task(module, Categorical(3), dtype=torch.float64)
     except FedpriorError:
         return
     w, batch = weights(task), ragged_batch(task, (4,))
@@ -530,12 +604,12 @@ def test_statistics_depend_on_the_weights_and_the_batch_alone() -> None:
 )
 def test_dropout_is_refused(layer: nn.Module) -> None:
     with pytest.raises(FedpriorError, match="dropout") as error:
-        Task(nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)), 3)
+        Task(nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)), Categorical(3))
     assert "\n" not in str(error.value)
 
 
 def test_dropout_of_zero_is_none() -> None:
-    Task(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 3)), 3)
+    Task(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 3)), Categorical(3))
 
 
 @models
@@ -546,7 +620,7 @@ def test_a_task_travels_to_another_process(make: Callable[[], nn.Module], shape:
     task.features(w, batch.x)
     task.nll(tree.clone(w), batch)
     copied: Task = pickle.loads(pickle.dumps(task))
-    close(copied.logits(w, batch.x), task.logits(w, batch.x))
+    close(copied.outputs(w, batch.x), task.outputs(w, batch.x))
     close(copied.features(w, batch.x), task.features(w, batch.x))
     close(copied.nll(tree.clone(w), batch), task.nll(tree.clone(w), batch))
     assert (copied.head, copied.size, copied.buffers) == (task.head, task.size, task.buffers)
@@ -554,10 +628,10 @@ def test_a_task_travels_to_another_process(make: Callable[[], nn.Module], shape:
 
 def test_precision() -> None:
     for dtype in (torch.float32, torch.float64):
-        task = Task(MODELS["batch norm"][0](), 3, dtype=dtype)
+        task = Task(MODELS["batch norm"][0](), Categorical(3), dtype=dtype)
         w = task.init(Key.from_seed(0))
         assert {v.dtype for v in w.values()} == {dtype}
-        assert task.logits(tree.expand(w, 2), torch.zeros(2, 3, 4, dtype=dtype)).dtype == dtype
+        assert task.outputs(tree.expand(w, 2), torch.zeros(2, 3, 4, dtype=dtype)).dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -569,7 +643,7 @@ def test_mixed_precision_is_for_training_passes(make: Callable[[], nn.Module], s
     """Training rounds to bfloat16's 8 bits, so it differs from full precision, but by no more than those; predictions
     do not differ at all, and everything that comes out is float32."""
     module = make()
-    full, mixed = Task(module, 3), Task(module, 3, mixed=True)
+    full, mixed = Task(module, Categorical(3)), Task(module, Categorical(3), mixed=True)
     w = tree.expand(full.init(Key.from_seed(0)), 2)
     batch = Batch(normal(0, 2, 5, *shape).float(), torch.arange(10).view(2, 5) % 3, torch.full((2, 5), 0.2))
     value, grads = value_and_grad(lambda w, _, b: full.nll(w, b), tree.clone(w), None, batch)
@@ -580,4 +654,4 @@ def test_mixed_precision_is_for_training_passes(make: Callable[[], nn.Module], s
     for k, g in grads.items():
         assert others[k].dtype == torch.float32
         torch.testing.assert_close(others[k], g, rtol=5e-2, atol=2e-2)
-    assert torch.equal(full.log_probs(w, batch.x), mixed.log_probs(w, batch.x))
+    assert torch.equal(full.predictive(w, batch.x), mixed.predictive(w, batch.x))

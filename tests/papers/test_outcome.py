@@ -67,7 +67,23 @@ def test_without_values_there_is_nothing() -> None:
     assert all(math.isnan(v) for v in (number.ours, number.error, number.delta))
 
 
+def test_a_seed_that_diverged_leaves_no_mean_and_no_error() -> None:
+    """And a loss that is infinite has a mean, but no error."""
+    number = Number(74.5, [70.0, math.nan, 77.0])
+    assert all(math.isnan(v) for v in (number.ours, number.error, number.delta))
+    assert Number(0.5, [0.4, math.inf]).ours == math.inf
+    assert math.isnan(Number(0.5, [0.4, math.inf]).error)
+
+
 # The order
+
+
+@pytest.mark.parametrize("ascending", [False, True])
+def test_a_method_that_diverged_has_no_place_in_the_order(ascending: bool) -> None:
+    """Else nan would hold or reverse the paper's order, as the comparison happens to be written."""
+    numbers = {"A": Number(80.0, [math.nan, 3.0]), "B": Number(70.0, [2.0, 2.0]), "C": Number(60.0, [5.0, 5.0])}
+    pairs = ranking(numbers, ascending=ascending)
+    assert [{pair.better, pair.worse} for pair in pairs] == [{"B", "C"}]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
@@ -16,15 +18,16 @@ import pytest
 from fedprior import __version__
 from fedprior.errors import FedpriorError
 from fedprior.experiment import folder as folders
-from fedprior.experiment.config import Config, parse
-from fedprior.experiment.journal import COLUMNS, Event, Observer
-from fedprior.metrics import METRICS
+from fedprior.experiment.config import Config, Setup, parse
+from fedprior.experiment.journal import Event, Observer
+from fedprior.metrics.classes import METRICS
 from fedprior.papers import Outcome, Scale, Table, reproduce
 from fedprior.papers.outcome import Kind
 from fedprior.papers.reproduce import Left, left
 from fedprior.papers.table import read
 from fedprior.rng import Key
 
+NAN = float("nan")
 TABLE = """
 title = "Table 0, a miniature"
 paper = "Somebody (2024)"
@@ -75,12 +78,25 @@ def table(tmp_path: Path, **places: str) -> Table:
     return read(path)
 
 
-def nobody(config: Config) -> Observer | None:
+def nobody(method: str, rounds: int) -> Observer | None:
     return None
 
 
-def never(config: Config) -> Observer | None:
+def never(method: str, rounds: int) -> Observer | None:
     raise AssertionError("this run is finished")
+
+
+BEGUN: list[int] = []
+"""Seeds of the runs, as they begin: an observer is not told them."""
+
+
+@pytest.fixture(autouse=True)
+def _seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(setup: Setup, folder: Path) -> None:
+        BEGUN.append(setup.settings.seed)
+        folders.begin(setup, folder)
+
+    monkeypatch.setattr(sys.modules[reproduce.__module__], "begin", begin)
 
 
 class Started:
@@ -90,8 +106,8 @@ class Started:
         self.stop, self.event, self.round = stop, event, round
         self.runs: list[tuple[str, int]] = []
 
-    def __call__(self, config: Config) -> Observer:
-        run = (str(config.method["name"]), config.seed)
+    def __call__(self, method: str, rounds: int) -> Observer:
+        run = (method, BEGUN[-1])
         self.runs.append(run)
 
         def observe(event: Event) -> None:
@@ -117,7 +133,7 @@ def without_times(outcome: Outcome) -> dict[str, Any]:
 # Numbers from folders that were made up
 
 
-Line = tuple[int, str, str, str, float]  # round, model, split, client, metric
+Line = tuple[int, str, str, str, float | None]  # round, model, split, client, metric
 
 
 def pretend(
@@ -142,10 +158,11 @@ def pretend(
         summary["rounds"] = max(line[0] for line in told)
         (folder / "summary.json").write_text(json.dumps(summary))
         with (folder / "clients.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, ["round", "model", "split", "client", "examples", *(m.name for m in METRICS)])
             writer.writeheader()
             for number, model, split, client, value in told:
-                row = dict.fromkeys(METRICS, -1.0) | {metric: value, "examples": (examples or {}).get(client, 5)}
+                row: dict[str, Any] = {m.name: -1.0 for m in METRICS} | {metric: value}
+                row["examples"] = (examples or {}).get(client, 5)
                 writer.writerow(row | {"round": number, "model": model, "split": split, "client": client})
         events: list[dict[str, Any]] = [{"kind": "evaluation", "round": 1, "seconds": 1000.0}]
         events += [{"kind": "round", "round": k + 1, "seconds": s} for k, s in enumerate(seconds)]
@@ -162,7 +179,7 @@ def beside(outcome: Outcome, kind: Kind, row: str, column: str) -> Any:
     return None if number is None else (number.paper, number.values)
 
 
-def personal(found: Mapping[str, float], number: int = 1) -> list[Line]:
+def personal(found: Mapping[str, float | None], number: int = 1) -> list[Line]:
     return [(number, "personal", "test", client, value) for client, value in found.items()]
 
 
@@ -238,8 +255,7 @@ def test_per_example(tmp_path: Path) -> None:
     The best round by examples is the first (0.5, then 18 of 40), by clients both are 0.6.
     """
     best = table(tmp_path, HEAD='per = "example"\nat = "best"')
-    nobody = float("nan")
-    lines = personal({"a": 0.4, "b": 0.8, "c": nobody}) + personal({"a": 0.3, "b": 0.9, "c": nobody}, number=2)
+    lines = personal({"a": 0.4, "b": 0.8, "c": None}) + personal({"a": 0.3, "b": 0.9, "c": None}, number=2)
     pretend(best, tmp_path / "out", lines, sizes={"a": 1, "b": 1, "c": 1}, examples={"a": 30, "b": 10, "c": 0})
     found = reproduce(best, tmp_path / "out", never)
     number = found.number("personal", "A", "all")
@@ -252,19 +268,59 @@ def test_per_example(tmp_path: Path) -> None:
     assert "by_client" not in alike.document()["cells"]["personal"]["A"]["all"]
 
 
-def test_clients_without_test_examples_do_not_count(tmp_path: Path) -> None:
-    """Their metrics are nan; a round where all are nan is none."""
-    nan = float("nan")
-    lines = personal({"a": nan, "b": 0.6}, 1) + personal({"a": nan, "b": nan}, 2)
+def test_clients_without_a_metric_do_not_count(tmp_path: Path) -> None:
+    """Their cells are empty; a round where all are is none."""
+    lines = personal({"a": None, "b": 0.6}, 1) + personal({"a": None, "b": None}, 2)
     small = table(tmp_path)
     pretend(small, tmp_path / "out", lines)
     assert values(reproduce(small, tmp_path / "out", never)) == [pytest.approx(60)]
 
 
+def test_older_files_have_nan_where_there_are_no_examples(tmp_path: Path) -> None:
+    """`a` never had a test example: its nan is that of nobody, not of a model that diverged."""
+    small = table(tmp_path)
+    pretend(small, tmp_path / "out", personal({"a": NAN, "b": 0.6}), examples={"a": 0})
+    assert values(reproduce(small, tmp_path / "out", never)) == [pytest.approx(60)]
+
+
 def test_where_nobody_has_test_examples_there_is_no_number(tmp_path: Path) -> None:
     small = table(tmp_path)
-    pretend(small, tmp_path / "out", personal({"a": float("nan"), "b": float("nan")}))
+    pretend(small, tmp_path / "out", personal({"a": None, "b": None}))
     assert values(reproduce(small, tmp_path / "out", never)) is None
+
+
+def test_a_client_that_diverged_leaves_no_mean(tmp_path: Path) -> None:
+    """0.9, nan and 0.7 are not 0.8. Beside it, 0.9, nothing and 0.7 are; among those who are fine there is a number."""
+    small = table(tmp_path, COLUMN='[columns.some]\namong = "a,c"')
+    for b, mean in ((NAN, NAN), (None, 80.0)):
+        pretend(small, tmp_path / "out", personal({"a": 0.9, "b": b, "c": 0.7}), sizes=dict.fromkeys("abc", 5))
+        found = reproduce(small, tmp_path / "out", never)
+        assert values(found) == [pytest.approx(mean, nan_ok=True)]
+        assert values(found, "some") == [pytest.approx(80)]
+
+
+def test_a_client_that_diverged_leaves_no_mean_over_examples(tmp_path: Path) -> None:
+    small = table(tmp_path, HEAD='per = "example"')
+    pretend(small, tmp_path / "out", personal({"a": 0.9, "b": NAN}), examples={"a": 1000, "b": 1})
+    number = reproduce(small, tmp_path / "out", never).number("personal", "A", "all")
+    assert number is not None
+    assert math.isnan(number.values[0])
+    assert math.isnan(number.by_client[0])
+
+
+@pytest.mark.parametrize(("at", "expected"), [("best", 60.0), ("last", NAN)])
+def test_a_round_that_diverged_is_not_the_best_but_may_be_the_last(at: str, expected: float, tmp_path: Path) -> None:
+    """Means 0.5, 0.6 and, as `b` diverges in the third round, none: what is left of it, 1.0, would be the best."""
+    lines = personal({"a": 0.6, "b": 0.4}, 1) + personal({"a": 0.7, "b": 0.5}, 2) + personal({"a": 1.0, "b": NAN}, 3)
+    small = table(tmp_path, HEAD=f'at = "{at}"')
+    pretend(small, tmp_path / "out", lines)
+    assert values(reproduce(small, tmp_path / "out", never)) == [pytest.approx(expected, nan_ok=True)]
+
+
+def test_the_best_of_rounds_that_all_diverged(tmp_path: Path) -> None:
+    small = table(tmp_path, HEAD='at = "best"')
+    pretend(small, tmp_path / "out", personal({"a": NAN, "b": 0.4}, 1) + personal({"a": NAN, "b": 0.5}, 2))
+    assert values(reproduce(small, tmp_path / "out", never)) == [pytest.approx(NAN, nan_ok=True)]
 
 
 def test_the_shared_model_where_the_paper_has_it(tmp_path: Path) -> None:
@@ -283,6 +339,24 @@ def test_a_method_without_a_shared_model_has_no_such_number(tmp_path: Path) -> N
     small = table(tmp_path, ROW="paper_global = {all = 25.0}")
     pretend(small, tmp_path / "out", personal({"a": 0.4, "b": 0.6}))
     assert values(reproduce(small, tmp_path / "out", never), kind="global") is None
+
+
+@pytest.mark.parametrize("metric", [m.name for m in METRICS])
+def test_every_metric_of_classes(metric: str, tmp_path: Path) -> None:
+    """Rounds with means of 0.3 and 0.5: the best is the least where less is better. So is the order of the methods.
+
+    The paper has 80 for A and 70 for B; ours are equal here, so the order that it is asked for is seen in the pair.
+    """
+    less = metric in {"nll", "brier", "ece"}
+    small = table(tmp_path, HEAD=f'metric = "{metric}"\nat = "best"\nunit = 1')
+    pretend(
+        small, tmp_path / "out", personal({"a": 0.2, "b": 0.4}, 1) + personal({"a": 0.6, "b": 0.4}, 2), metric=metric
+    )
+    outcome = reproduce(small, tmp_path / "out", never)
+    assert values(outcome) == [pytest.approx(0.3 if less else 0.5)]
+    assert [(pair.better, pair.worse) for pair in outcome.ranking("personal", "all")] == [
+        ("B", "A") if less else ("A", "B")
+    ]
 
 
 def test_another_metric(tmp_path: Path) -> None:
@@ -479,18 +553,20 @@ LATE = "participation.newcomers = 1"
 
 
 def test_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
-    """Beside the same configs run by `folder.start`: the last round's mean, and the mean of the one newcomer."""
+    """Beside the same configs run one by one: the last round's mean, and the mean of the one newcomer."""
     small = table(tmp_path, HEAD="seeds = 2", RUN=LATE, COLUMN=FEW)
     outcome = reproduce(small, tmp_path / "out", nobody, settings={"workers": 1})
     for row, method in (("A", "fedavg"), ("B", "local")):
         for seed in range(2):
             sections = {**small.run, "method": {"name": method}, "seed": seed, "workers": 1}
-            alone = folders.start(parse(sections), tmp_path / f"{row}{seed}", nobody, reference=False)
+            config = parse(sections)
+            alone = folders.carry_out(config.setup(config.load_data()), None, None, None)
             test = alone.summary["last"]["personal"]["test"]["accuracy"]["mean"]
             names = alone.federation.clients
             late = names[min(range(4), key=lambda i: Key.from_seed(seed).fold("newcomers", names[i]).word)]
             assert alone.summary["newcomers"] == [late]
-            newcomer = {c["client"]: c["accuracy"] for c in alone.summary["clients"]}[late]
+            newcomer = alone.journal.values(2, "test")[late]["accuracy"]
+            assert newcomer is not None
             assert values(outcome, "everyone", row=row)[seed] == pytest.approx(100 * test)
             assert values(outcome, "all", row=row)[seed] == pytest.approx(100 * newcomer)
 
@@ -579,7 +655,7 @@ def test_another_number_of_workers_goes_on_with_the_same_folders(tmp_path: Path)
 def test_heavy_files(keep: bool, tmp_path: Path) -> None:
     small = table(tmp_path)
     reproduce(small, tmp_path / "out", nobody, keep_models=keep, settings={"workers": 1})
-    light = {"config.toml", "events.jsonl", "clients.csv", "summary.json"}
+    light = {"config.toml", "events.jsonl", "clients.csv", "logs.csv", "summary.json"}
     heavy = {"models", "checkpoint", "predictions.safetensors"} if keep else set()
     found = [{p.name for p in folder.iterdir()} for folder in (tmp_path / "out").iterdir()]
     assert found == [light | heavy] * 2
@@ -588,8 +664,9 @@ def test_heavy_files(keep: bool, tmp_path: Path) -> None:
 def test_heavy_files_go_even_when_their_removal_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(path: Path) -> None:
-        raise KeyboardInterrupt
+    def interrupted(path: Path, **options: Any) -> None:
+        if not options:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", interrupted)
@@ -685,6 +762,8 @@ def test_seeds_so_far(seeds: int | None, tmp_path: Path) -> None:
 
 
 def test_nothing_so_far(tmp_path: Path) -> None:
-    with pytest.raises(FedpriorError, match=r"nothing of small/table0 is done in '.*out': run it without --so-far\."):
+    with pytest.raises(
+        FedpriorError, match=r"nothing of small/table0 is finished in '.*out': run it without --so-far\."
+    ):
         reproduce(table(tmp_path), tmp_path / "out", never, so_far=True)
     assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def test_what_cannot_be_read(content: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(content)
     with pytest.raises(
-        FedpriorError, match=r"^the results in '.*x.json' cannot be read \(.+\): move them away, or run all\.$"
+        FedpriorError,
+        match=r"^the results in '.*x.json' cannot be read \(.+\): move them away, or run the whole table\.$",
     ):
         read(path)
 
@@ -149,3 +151,15 @@ def test_thrice(table: Table) -> None:
     assert [at["commit"] for at in found.about["earlier"]] == ["c1", "c2"]
     assert found.about["seconds"] == 60 + 120 + 180
     assert found.about["part"] == "1 of 3 columns, 1 of 2 seeds"
+
+
+def test_what_diverged_is_read_again_as_such(tmp_path: Path) -> None:
+    """JSON has no nan: null in the file, and nan again where it is read."""
+    path = tmp_path / "table0.json"
+    outcome = part({"A": {"all": [70.0, math.nan]}})
+    path.write_text(json.dumps(jsonable(outcome.document())))
+    assert json.loads(path.read_text())["cells"]["personal"]["A"]["all"]["values"] == [70.0, None]
+    number = read(path).number("personal", "A", "all")
+    assert number is not None
+    assert number.values == [70.0, pytest.approx(math.nan, nan_ok=True)]
+    assert math.isnan(number.ours)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fedprior.errors import FedpriorError
-from fedprior.experiment.config import Config
 from fedprior.experiment.journal import Journal, Observer
 from fedprior.papers import Table, reproduce, search
 from fedprior.papers.cell import Cell, folded, unfolded
@@ -59,7 +58,7 @@ def table(tmp_path: Path, text: str = TABLE, name: str = "table0") -> Table:
     return read(path)
 
 
-def nobody(config: Config) -> Observer | None:
+def nobody(method: str, rounds: int) -> Observer | None:
     return None
 
 
@@ -88,8 +87,14 @@ def test_best(seen: list[float], chosen: int) -> None:
     assert best(tried, seen) == tried[chosen]
 
 
+@pytest.mark.parametrize(("seen", "chosen"), [([0.2, 0.9, 0.1], 2), ([0.7, 0.7], 0), ([math.nan, 0.1], 1)])
+def test_best_where_less_is_better(seen: list[float], chosen: int) -> None:
+    tried = [{"k": k} for k in range(len(seen))]
+    assert best(tried, seen, less=True) == tried[chosen]
+
+
 def test_nothing_to_choose_among() -> None:
-    with pytest.raises(FedpriorError, match="gave a number"):
+    with pytest.raises(FedpriorError, match="gave a finite result"):
         best([{"k": 0}], [math.nan])
 
 
@@ -134,7 +139,7 @@ def test_a_search_is_real_resumes_and_settles_the_table(tmp_path: Path) -> None:
     assert small.chosen == {}
     found = search(small, tmp_path / "out", nobody)
 
-    def never(config: Config) -> Observer | None:
+    def never(method: str, rounds: int) -> Observer | None:
         raise AssertionError("this run is finished")
 
     again = search(small, tmp_path / "out", never)
@@ -167,7 +172,7 @@ def test_a_table_may_take_anothers_choices(tmp_path: Path) -> None:
         ('tries = [{"train.lr" = 0.2}, {"train.lr" = 0.3}]', 'tries = [{"train.lr" = 0.2}]', "equally many"),
         ("data = {validation = 0.3}", "data = {clients = 3}", "needs `run.data.validation`"),
         ('column = "small"', 'column = "smal"', "smal"),
-        (TABLE[TABLE.index("[search]") :], "", "no .search. to try them in"),
+        (TABLE[TABLE.index("[search]") :], "", "no .search. section"),
     ],
 )
 def test_an_unfair_search_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import fedprior
 from fedprior import methods
 from fedprior.data import DATASETS, store
 from fedprior.errors import FedpriorError
-from fedprior.local import Train
+from fedprior.metrics.classes import METRICS
 from fedprior.models import MODELS
 from fedprior.papers import find, listing
 from fedprior.papers.cell import Cell, merged
 from fedprior.papers.table import PARTS, Scale, Table, folder, read
+from fedprior.training import Train
 
 TABLE = """
 title = "Table 0, a miniature"
@@ -107,6 +108,13 @@ def test_a_table_is_read(make: Any) -> None:
     assert table.rows["Alone"].paper == {}
 
 
+def test_a_table_may_hold_any_metric_or_a_cost(make: Any) -> None:
+    for name in (*(metric.name for metric in METRICS), "seconds", "parameters"):
+        assert make(HEAD=f'metric = "{name}"').metric == name
+    with pytest.raises(FedpriorError, match="metric = 'accurcy' is not valid: it is none of accuracy, "):
+        make(HEAD='metric = "accurcy"')
+
+
 def test_what_a_table_does_not_say(make: Any) -> None:
     """Accuracy in percent after the last round; one seed when it is quick."""
     table = make()
@@ -123,7 +131,7 @@ def test_what_a_table_does_not_say(make: Any) -> None:
         ({"QUICK": "colour = 3"}, ("quick.colour", "table0.toml")),
         ({"HEAD": 'metric = "f1"'}, ("metric = 'f1'", "table0.toml")),
         ({"HEAD": 'at = "first"'}, ("at = 'first'", "last", "best")),
-        ({"HEAD": 'metric = "seconds"\nper = "example"'}, ("seconds is per client", "leave out `per`")),
+        ({"HEAD": 'metric = "seconds"\nper = "example"'}, ("seconds is averaged per client", "leave out `per`")),
         ({"HEAD": "unit = 0"}, ("unit = 0", "table0.toml")),
         ({"QUICK": "seeds = 0"}, ("quick.seeds = 0",)),
         ({"ROW": "paper_global = {al = 3}"}, ("row 'Together'", "column 'al'", "table0.toml")),

@@ -151,8 +151,8 @@ def test_markdown_has_every_verdict() -> None:
     text = papers.markdown(outcome())
     personal, shared = text.split("## The shared model")
     assert "- all: 0 of 1 pairs of methods in the paper's order; 1 reversed (B over A)\n" in personal
-    assert "- few: the paper gives no two numbers to compare\n" in personal
-    assert shared.count("the paper gives no two numbers to compare") == 2
+    assert "- few: the paper has no two numbers to compare\n" in personal
+    assert shared.count("the paper has no two numbers to compare") == 2
 
 
 def test_markdown_says_what_it_is() -> None:
@@ -166,7 +166,7 @@ def test_markdown_says_what_it_is() -> None:
         "2 min of runs",
         "accuracy in %",
     ]
-    assert text.endswith("## What the paper leaves open\n\n- the learning rate\n- σ²\n")
+    assert text.endswith("## Unspecified settings\n\n- the learning rate\n- σ²\n")
     assert "Not the paper's setting" not in text
     assert "stand-in" not in text
 
@@ -186,7 +186,7 @@ def test_a_quick_table_is_not_the_papers() -> None:
 def test_a_part_is_told() -> None:
     about = ABOUT | {"part": "1 of 3 columns", "command": f"{COMMAND} --columns all"}
     text = papers.markdown(outcome(about=about))
-    assert "**A part of the table**: 1 of 3 columns." in text
+    assert "**Part of the table**: 1 of 3 columns." in text
     assert f"`{COMMAND} --columns all`" in text
     assert "1 of 3 columns" in papers.page(outcome(about=about))
 
@@ -211,7 +211,7 @@ def test_a_stand_in_is_told() -> None:
     [
         ("accuracy", "last", "accuracy in %"),
         ("balanced_accuracy", "last", "balanced accuracy in %"),
-        ("seconds", "last", "seconds a round"),
+        ("seconds", "last", "seconds per round"),
         ("accuracy", "best", "accuracy in %, best round on test, as the paper reports it"),
     ],
 )
@@ -222,11 +222,37 @@ def test_what_the_numbers_are(metric: str, at: str, expected: str) -> None:
     assert expected in " ".join(rendered(papers.grid(found, "personal"), 200).split())
 
 
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [("auroc", "AUROC in %"), ("nll", "NLL in nats"), ("brier", "Brier score"), ("sensitivity", "sensitivity in %")],
+)
+def test_every_metric_of_classes_has_a_name(metric: str, words: str) -> None:
+    """Less of an NLL is better, yet it is of personal models, as costs are not."""
+    text = papers.markdown(outcome(metric=metric))
+    assert words in text
+    assert "personal models" in text.lower()
+
+
+def test_what_diverged_is_said(tmp_path: Path) -> None:
+    """One of two seeds is enough. The picture has the paper's ring and no dot; the others keep theirs."""
+    cells = {"personal": {"A": {"all": Number(80.0, [math.nan, 72.0])}, "B": {"all": Number(75.0, [77.0, 79.0])}}}
+    found = outcome(rows=["A", "B"], columns=["all"], cells=cells)
+    for text in (papers.markdown(found), papers.page(found)):
+        assert "80.0 → diverged" in text
+        assert "75.0 → 78.0 ± 1.0 (+3.0)" in text
+        assert "nan" not in text
+    circles = [attributes for tag, attributes in Page(papers.page(found)).elements if tag == "circle"]
+    assert sum(circle.get("fill") != "none" for circle in circles) == 1
+    nobody = outcome(rows=["A"], columns=["all"], cells={"personal": {"A": {"all": Number(None, [math.nan])}}})
+    assert "– → diverged" in papers.markdown(nobody)
+    assert "nan" not in papers.page(nobody)
+
+
 def test_without_a_shared_model_there_is_no_such_part() -> None:
     text = papers.markdown(single(80.0, [70.0]))
     assert "## Personal models" in text
     assert "shared" not in text
-    assert "leaves open" not in text
+    assert "Unspecified" not in text
 
 
 def test_a_bar_in_a_name_does_not_split_a_cell() -> None:
@@ -240,7 +266,7 @@ def test_a_bar_in_a_name_does_not_split_a_cell() -> None:
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        ([], "the paper gives no two numbers to compare"),
+        ([], "the paper has no two numbers to compare"),
         ([Pair("A", "B", "holds")], "1 of 1 pairs of methods in the paper's order"),
         (
             [Pair("A", "B", "holds"), Pair("A", "C", "level"), Pair("B", "C", "level")],
@@ -420,8 +446,8 @@ def test_the_page_explains_itself() -> None:
 def test_seconds_are_of_no_model() -> None:
     for text in (papers.markdown(outcome(metric="seconds")), papers.page(outcome(metric="seconds"))):
         assert "ersonal models" not in text
-        assert "Seconds a round" in text
-    assert "miniature: seconds a round\n" in rendered(papers.grid(outcome(metric="seconds"), "personal"))
+        assert "Seconds per round" in text
+    assert "miniature: seconds per round\n" in rendered(papers.grid(outcome(metric="seconds"), "personal"))
 
 
 def test_a_quick_page_says_so() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.target import Number
 from fedprior.errors import FedpriorError
 from fedprior.report.png import png
 from fedprior.report.portrait import portrait, terminal
@@ -79,14 +80,65 @@ def test_svg_has_a_dot_for_every_count() -> None:
     dots = root.findall(f"{SVG}circle")
     assert len(dots) == 4
     assert {title.text for dot in dots if (title := dot.find(f"{SVG}title")) is not None} == {
-        "site<0>, class 0: 8",
-        "site<1>, class 1: 8",
-        "site<2>, class 0: 8",
-        "site<2>, class 1: 8",
+        "site<0>, 0: 8",
+        "site<1>, 1: 8",
+        "site<2>, 0: 8",
+        "site<2>, 1: 8",
     }
     other = ET.fromstring(svg(portrait(federation([(4, 16), (0, 16)]))))
     radii = [float(dot.attrib["r"]) for dot in other.findall(f"{SVG}circle")]
     assert radii[0] / radii[1] == pytest.approx(0.5, abs=0.01)
+
+
+# A number to predict
+
+
+def numbers() -> Federation:
+    """100 training labels 1 … 100: the lower half at one client, the upper half at the other."""
+    clients = {"low": np.arange(1.0, 51.0), "high": np.arange(51.0, 101.0)}
+    given = {name: (np.zeros((50, 1)), y) for name, y in clients.items()}
+    tests = {name: (x[:1], y[:1]) for name, (x, y) in given.items()}
+    return from_arrays(given, tests=tests, validation=0, target=Number("years"), name="ages")
+
+
+def test_a_number_is_counted_in_tenths() -> None:
+    """Ten ranges of ten labels each, of which each client has five.
+
+    A client has 1/5 in each of five ranges, all have 1/10 in each of ten, and their mixture has 3/20 or 1/20: JS =
+    ½ Σ own log(own/mix) + ½ Σ all log(all/mix) = ½ log(4/3) + ½ [½ log(2/3) + ½ log 2] = 0.3113 bits.
+    """
+    found = portrait(numbers())
+    assert found.title == "ages: 2 clients, 10 ranges of the target"
+    assert found.counts.tolist() == [[10] * 5 + [0] * 5, [0] * 5 + [10] * 5]
+    assert (found.labels[0], found.labels[-1]) == ("1 – 10.9", "90.1 – 100")
+    assert found.divergence == pytest.approx([0.3113, 0.3113], abs=1e-4)
+    assert set(found.numbers) >= {"between", "shift", "scale"}
+
+
+def test_pictures_of_a_number() -> None:
+    """A line and a row of dots for every range, within the width; the same in SVG."""
+    found = portrait(numbers())
+    lines = terminal(found, 80).plain.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2].strip() == "1 – 10.9 █"
+    assert lines[11].strip() == "90.1 – 100   █"
+    root = ET.fromstring(svg(found))
+    tips = [title.text for dot in root.findall(f"{SVG}circle") if (title := dot.find(f"{SVG}title")) is not None]
+    assert len(tips) == 10
+    assert tips[0] == "low, 1 – 10.9: 10"
+    text = "".join(root.itertext())
+    assert "90.1 – 100" in text
+    assert "between" in text
+
+
+def test_equal_numbers_have_one_range() -> None:
+    """Nothing to divide by zero."""
+    given = {name: (np.zeros((6, 1)), np.full(6, 2.5)) for name in "ab"}
+    found = portrait(from_arrays(given, validation=0, target="number"))
+    assert found.counts.sum(1).tolist() == [5, 5]
+    assert found.divergence.tolist() == [0, 0]
+    ET.fromstring(svg(found))
+    assert "2.5 – 2.5" in terminal(found).plain
 
 
 def test_the_page_is_complete() -> None:

@@ -6,22 +6,27 @@ import io
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import norm
 
 import fedprior
-from fedprior.data.federation import Federation
-from fedprior.experiment import Result
+from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.target import Number
+from fedprior.experiment import Comparison, Result
 from fedprior.experiment.catalogue import catalogue
-from fedprior.local import Train
+from fedprior.experiment.journal import Journal
 from fedprior.methods.fedavg import FedAvg
 from fedprior.methods.fedmap import FedMAP
-from fedprior.metrics import METRICS
+from fedprior.metrics import cohort_metrics, metrics_of
 from fedprior.protocol import METHODS
 from fedprior.report import tables
-from support import federation
+from fedprior.training import Train
+from support import CLASSES, federation
 
 TRAIN = Train(lr=0.1, epochs=1, batch_size=8)
 
@@ -45,7 +50,7 @@ def data() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def results(data: Federation) -> dict[str, Result]:
+def results(data: Federation) -> Comparison:
     return fedprior.compare([FedAvg(train=TRAIN), FedMAP(train=TRAIN)], data, rounds=3)
 
 
@@ -55,8 +60,8 @@ def with_test_rows(result: Result, accuracy: list[float]) -> Result:
     for c, share in enumerate(accuracy):
         _, y = result.federation.test.client(c)
         right = torch.arange(len(y)) < round(share * len(y))
-        said = torch.where(right, y, (y + 1) % result.federation.classes)
-        made.append(torch.nn.functional.one_hot(said, result.federation.classes).float().mul(2).log_softmax(1).numpy())
+        said = torch.where(right, y, (y + 1) % CLASSES)
+        made.append(torch.nn.functional.one_hot(said, CLASSES).float().mul(2).log_softmax(1).numpy())
     return replace(result, predictions={"test": made})
 
 
@@ -64,7 +69,7 @@ def with_test_rows(result: Result, accuracy: list[float]) -> Result:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_every_client_and_the_mean_are_in_the_table(width: int, data: Federation, results: dict[str, Result]) -> None:
+def test_every_client_and_the_mean_are_in_the_table(width: int, data: Federation, results: Comparison) -> None:
     """Sizes, both accuracies in percent, and the mean that the summary has, below all the clients."""
     result = results["fedmap"]
     text = render(tables.clients(result), width)
@@ -74,7 +79,7 @@ def test_every_client_and_the_mean_are_in_the_table(width: int, data: Federation
         expected = [str(data.train.size[c]), str(data.test.size[c])]
         expected += [f"{100 * frame['local_accuracy']:.1f}", f"{100 * frame['accuracy']:.1f}"]
         assert found[client][:4] == expected
-    last = result.summary["last"]["personal"]["test"]
+    last = result.scores
     assert found["mean"][0] == str(sum(data.train.size))
     assert found["mean"][3] == f"{100 * last['accuracy']['mean']:.1f}"
     assert found["mean"][5] == f"{last['nll']['mean']:.3f}"
@@ -83,7 +88,7 @@ def test_every_client_and_the_mean_are_in_the_table(width: int, data: Federation
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_gains_have_signs(width: int, results: dict[str, Result]) -> None:
+def test_gains_have_signs(width: int, results: Comparison) -> None:
     """Local gets half of every test split right; the method all, half, or none: +50, 0 and -50 points.
 
     The first three tests have 18, 16 and 14 examples. Where method and reference always agree, or differ on the same
@@ -101,14 +106,14 @@ def test_gains_have_signs(width: int, results: dict[str, Result]) -> None:
     assert "beats Local at 67% of the clients and loses at 17%" in " ".join(text.split())
 
 
-def test_without_a_reference_there_is_no_gain(results: dict[str, Result], data: Federation) -> None:
+def test_without_a_reference_there_is_no_gain(results: Comparison, data: Federation) -> None:
     text = render(tables.clients(results["local"]), 80)
     assert "gain" not in text
     assert all(client in text for client in data.clients)
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_widest_client_table_is_not_cut(width: int, results: dict[str, Result]) -> None:
+def test_the_widest_client_table_is_not_cut(width: int, results: Comparison) -> None:
     """All right beside all wrong: three digits in every column, and a longer title than FedMAP's."""
     local = with_test_rows(results["local"], [1] * 6)
     result = replace(with_test_rows(results["fedavg_ft"], [0.2] * 6), reference=local)
@@ -129,12 +134,12 @@ def test_many_clients_are_cut_and_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(("width", "wide"), [(80, False), (120, True)])
-def test_a_comparison_has_every_method(width: int, wide: bool, results: dict[str, Result]) -> None:
+def test_a_comparison_has_every_method(width: int, wide: bool, results: Comparison) -> None:
     text = render(tables.comparison(results, wide=wide), width)
     found = rows(text)
     assert "…" not in text
     for result in results.values():
-        last = result.summary["last"]["personal"]["test"]
+        last = result.scores
         words = found[result.method.about.title]
         assert words[0] == f"{100 * last['accuracy']['mean']:.1f}"
         assert words[2] == f"{100 * last['accuracy']['std']:.1f}"
@@ -146,15 +151,16 @@ def test_a_comparison_has_every_method(width: int, wide: bool, results: dict[str
 
 
 @pytest.mark.parametrize(("width", "wide"), [(80, False), (120, True)])
-def test_the_widest_comparison_is_not_cut(width: int, wide: bool, results: dict[str, Result]) -> None:
+def test_the_widest_comparison_is_not_cut(width: int, wide: bool, results: Comparison) -> None:
     """Gains of two digits, a loss above ten, megabytes and half an hour: all at once, and all quite usual."""
 
     def stretched(result: Result) -> Result:
         usual = {"mean": 0.987, "std": 0.123, "worst_decile": 0.876}
-        personal: dict[str, Any] = dict.fromkeys(METRICS, usual) | {"nll": {**usual, "mean": 12.345}}
+        personal: dict[str, Any] = dict.fromkeys(metrics_of(result.federation.target), usual)
+        personal |= {"nll": {**usual, "mean": 12.345}}
         summary = {
             **result.summary,
-            "last": {"personal": {"test": personal}, "global": {"test": {"accuracy": usual}}},
+            "selected": {"round": 3, "personal": {"test": personal}, "global": {"test": {"accuracy": usual}}},
             "bytes": {"up": 3 * 400e6, "down": 3 * 400e6},
             "timing": {"seconds": 1834.5},
         }
@@ -167,32 +173,177 @@ def test_the_widest_comparison_is_not_cut(width: int, wide: bool, results: dict[
     gain = compared["fedmap"].gain()
     expected = ["98.7", "±", "12.3", "98.7", "12.345", "98.7"]
     expected += f"{100 * gain.mean:+.1f} [{100 * gain.mean_low:+.1f}, {100 * gain.mean_high:+.1f}] 0%".split()
-    expected += ["87.6", "98.7", "800.0", "MB", "1834.5", "s"] if wide else []
+    expected += ["87.6", "98.7", "800.0", "MB", "3", "1834.5", "s"] if wide else []
     text = render(tables.comparison(compared, wide=wide), width)
     assert "…" not in text
     assert rows(text)["FedAvg-FT"] == expected
 
 
-def test_local_has_no_gain_over_itself(results: dict[str, Result]) -> None:
+def test_local_has_no_gain_over_itself(results: Comparison) -> None:
     text = render(tables.comparison(results, wide=False), 80)
     assert "[" not in " ".join(rows(text)["Local"])
     assert "[" in " ".join(rows(text)["FedMAP"])
 
 
+# What cannot be, and what diverged
+
+
+def with_predictions(result: Result, made: list[NDArray[Any]]) -> Result:
+    """The result as if its models had predicted this on test: metrics and summary follow from it."""
+    metrics = metrics_of(result.federation.target)
+    found = cohort_metrics(metrics, list(zip(made, result.federation.labels("test"), strict=True)))
+    journal = Journal(None)
+    journal.evaluation(result.selected, "personal", "test", result.federation.clients, found)
+    told: dict[str, Any] = {**found.summary, "evaluated": found.evaluated, "diverged": found.diverged}
+    summary = {**result.summary, "selected": {**result.summary["selected"], "personal": {"test": told}}}
+    return replace(result, predictions={"test": made}, journal=journal, summary=summary)
+
+
+@pytest.fixture(scope="module")
+def small() -> Comparison:
+    """Three clients of two classes: one with both on test, one with a single class, one without test examples."""
+    rng = np.random.default_rng(0)
+    labels = {"both": [0, 1, 0, 1], "single": [1, 1], "none": [0]}
+    clients = {name: (rng.normal(size=(20, 3)), np.arange(20) % 2) for name in labels}
+    tests = {name: (rng.normal(size=(len(y), 3)), np.array(y, dtype=np.int64)) for name, y in labels.items()}
+    data = from_arrays(clients, tests=tests, classes=2).to(torch.float32)
+    data = replace(data, test=replace(data.test, size=(4, 2, 0)))
+    return fedprior.compare([FedAvg(train=TRAIN)], data, rounds=2, baselines=True)
+
+
+def test_undefined_is_a_dash(small: Comparison) -> None:
+    """AUROC needs both classes, and everything needs examples; the gain of a client without them is none either."""
+    found = rows(render(tables.clients(small["fedavg"]), 100))
+    assert found["single"][4] == "–"
+    assert "–" not in found["both"]
+    assert found["none"] == ["18", "0", "–", "–", "–", "–", "–"]
+    assert "–" not in found["mean"], "the mean is of those who have it"
+    by_client = rows(render(tables.by_client(small), 100))
+    assert by_client["none"] == ["18", "–", "–", "–"]
+
+
+def test_diverged_is_said_and_not_averaged_away(small: Comparison) -> None:
+    """One client's model is nan: it, and every mean of it, is called so; others keep their numbers."""
+    fine = small["fedavg"]
+    made = [values.copy() for values in fine.predictions["test"]]
+    made[1][:] = np.nan
+    broken = with_predictions(fine, made)
+    found = rows(render(tables.clients(broken), 120))
+    assert found["single"][3:] == ["diverged"] * 4
+    assert found["both"] == rows(render(tables.clients(fine), 120))["both"]
+    assert found["none"][2:] == ["–"] * 5
+    assert found["mean"][2] != "diverged", "Local is fine"
+    assert found["mean"][3:] == ["diverged"] * 4
+    compared = rows(render(tables.comparison({"local": small["local"], "fedavg": broken}), 140))
+    assert compared["FedAvg"][:5] == ["diverged"] * 5
+    assert "diverged" not in compared["Local"]
+    by_client = rows(render(tables.by_client({"local": small["local"], "fedavg": broken}), 120))
+    assert by_client["single"][2] == "diverged"
+
+
+def test_a_reference_that_diverged_leaves_no_gain(small: Comparison) -> None:
+    """The method's own numbers stand; its gain over a Local that is nan is not a number."""
+    made = [np.full_like(values, np.nan) for values in small["local"].predictions["test"]]
+    result = replace(small["fedavg"], reference=with_predictions(small["local"], made))
+    found = rows(render(tables.clients(result), 120))
+    assert (found["both"][2], found["both"][-1]) == ("diverged", "diverged")
+    assert found["both"][3] == rows(render(tables.clients(small["fedavg"]), 120))["both"][3]
+    assert (found["mean"][2], found["mean"][-1]) == ("diverged", "diverged")
+
+
+def test_a_shared_model_that_diverged(small: Comparison) -> None:
+    """Its mean is nan in memory and null in a file; either way it is said."""
+    result = small["fedavg"]
+    for mean in (float("nan"), None):
+        test = {"accuracy": {"mean": mean}, "diverged": 2}
+        summary = {**result.summary, "selected": {**result.summary["selected"], "global": {"test": test}}}
+        text = render(tables.comparison({"fedavg": replace(result, summary=summary)}), 140)
+        assert "diverged" in rows(text)["FedAvg"]
+
+
+def test_the_selected_round_is_shown(results: Comparison) -> None:
+    """Where it is not the last; the comparison has a column of it."""
+    result = results["fedmap"]
+    chosen = replace(result, summary={**result.summary, "selected": {**result.summary["selected"], "round": 2}})
+    title = str(tables.clients(replace(chosen, journal=relabelled(result, 2))).title)
+    assert title.endswith(", of round 2 of 3")
+    last = replace(result, summary={**result.summary, "selected": {**result.summary["selected"], "round": 3}})
+    assert "of round" not in str(tables.clients(replace(last, journal=relabelled(result, 3))).title)
+    found = rows(render(tables.comparison({"fedmap": chosen}), 140))
+    assert found["FedMAP"][-3] == "2"
+
+
+def relabelled(result: Result, round: int) -> Journal:
+    """The journal as if the selected round had another number."""
+    journal = Journal(None)
+    journal.rows = [{**row, "round": round} for row in result.journal.rows if row["round"] == result.selected]
+    return journal
+
+
+# Numbers
+
+
+@pytest.fixture(scope="module")
+def regression() -> Comparison:
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k in range(4):
+        x = rng.normal(size=(60, 3))
+        clients[f"site-{k}"] = (x, 120 + 15 * x @ [1, 0.5, -0.3] + 10 * k + 3 * rng.normal(size=60))
+    data = from_arrays(clients, target=Number("mmHg"))
+    return fedprior.compare([FedAvg(train=TRAIN)], data, rounds=3)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_table_of_numbers(width: int, regression: Comparison) -> None:
+    """RMSE beside Local's, NLL and MAE, from the predictions; gains are in nats of the NLL."""
+    result = regression["fedavg"]
+    text = render(tables.clients(result), width)
+    found, data = rows(text), result.federation
+    assert "test RMSE of each personal model" in text
+    assert [word for word in ("Local", "NLL", "MAE") if word in text] == ["Local", "NLL", "MAE"]
+    for c, client in enumerate(data.clients):
+        mean, log_variance = result.predictions["test"][c].T.astype(np.float64)
+        y = data.labels("test")[c]
+        theirs = regression["local"].predictions["test"][c][:, 0]
+        surprise = -norm(mean, np.exp(log_variance / 2)).logpdf(y).mean()
+        rmses = [np.sqrt(np.mean((m - y) ** 2)) for m in (theirs, mean)]
+        numbers = [*rmses, surprise, np.abs(mean - y).mean()]
+        assert [float(word) for word in found[client][2:6]] == pytest.approx(numbers, abs=2e-3)
+        assert found[client][6] == f"{result.clients['gain'][client]:+.3f}"
+    assert "Gains in NLL, in nats" in " ".join(text.split())
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(("width", "wide"), [(80, False), (120, True)])
+def test_a_comparison_of_numbers(width: int, wide: bool, regression: Comparison) -> None:
+    """The first column, the worst tenth and the shared model are all of the RMSE."""
+    text = render(tables.comparison(regression, wide=wide), width)
+    assert "…" not in text
+    assert "RMSE: mean ± std over clients; gain over Local in NLL, in nats" in " ".join(text.split())
+    for result in regression.values():
+        words, rmse = rows(text)[tables.title_of(result)], result.clients["rmse"]
+        assert words[:3] == [f"{rmse.mean():.3f}", "±", f"{rmse.std():.3f}"]
+        assert words[3:6] == [f"{result.clients[name].mean():.3f}" for name in ("nll", "mae", "r2")]
+        if wide:
+            assert f"{rmse.max():.3f}" in words, "the worst of four"
+
+
+def test_the_federation_of_a_number(regression: Comparison) -> None:
+    text = render(tables.federation(regression["local"].federation), 160)
+    assert "4 clients, 10 ranges of the target" in text
+
+
+def test_numbers_that_diverged(regression: Comparison) -> None:
+    fine = regression["fedavg"]
+    made = [values.copy() for values in fine.predictions["test"]]
+    made[2][0, 1] = np.nan  # one log-variance
+    found = rows(render(tables.clients(with_predictions(fine, made)), 120))
+    assert found["site-2"][3:] == ["diverged"] * 4
+    assert found["mean"][3:] == ["diverged"] * 4
+
+
 # The rest
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.8123, "81.2"), (1.0, "100.0"), (0.0, "0.0"), (float("nan"), "–"), (None, "–"), (float("inf"), "–")],
-)
-def test_percent(value: float | None, expected: str) -> None:
-    assert tables.percent(value) == expected
-
-
-@pytest.mark.parametrize(("value", "expected"), [(0.12345, "0.123"), (float("inf"), "–"), (None, "–")])
-def test_number(value: float | None, expected: str) -> None:
-    assert tables.number(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -201,13 +352,20 @@ def test_number(value: float | None, expected: str) -> None:
         ((0.05, 0.01, 0.09), "+5.0 [+1.0, +9.0]", "green"),
         ((-0.05, -0.09, -0.01), "-5.0 [-9.0, -1.0]", "red"),
         ((0.05, -0.01, 0.09), "+5.0 [-1.0, +9.0]", ""),
-        ((float("nan"), float("nan"), float("nan")), "–", ""),
+        ((float("nan"), float("nan"), float("nan")), "diverged", ""),
+        ((float("inf"), float("nan"), float("nan")), "+inf", ""),
     ],
 )
 def test_signed(gain: tuple[float, float, float], text: str, style: str) -> None:
     """Green and red only where the whole interval is on one side of zero."""
     found = tables.signed(*gain)
     assert (found.plain, found.style) == (text, style)
+
+
+def test_signed_without_test_examples_or_in_nats() -> None:
+    nan = float("nan")
+    assert tables.signed(nan, nan, nan, tested=False).plain == "–"
+    assert tables.signed(0.05, -0.01234, 0.09, 1).plain == "+0.050 [-0.012, +0.090]"
 
 
 @pytest.mark.parametrize(
@@ -229,10 +387,12 @@ def test_federation(data: Federation) -> None:
     found = rows(text)
     for c, client in enumerate(data.clients):
         assert found[client][:3] == [str(data.split(s).size[c]) for s in ("train", "validation", "test")]
-        assert found[client][3:] == [f"{k}:{n}" for k, n in enumerate(data.label_counts()[c])]
+        _, y = data.train.client(c)
+        assert found[client][3:] == [f"{k}:{int((y == k).sum())}" for k in range(CLASSES)]
+    assert "6 clients, 3 labels" in text
 
 
-def test_by_client_shows_every_method_and_marks_sure_differences(results: dict[str, Result]) -> None:
+def test_by_client_shows_every_method_and_marks_sure_differences(results: Comparison) -> None:
     """A column a method; a mark exactly where the interval of the gain leaves zero out."""
     text = render(tables.by_client(results), 120)
     found = rows(text)

@@ -7,13 +7,15 @@ from torch import Tensor
 
 from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation
+from fedprior.data.target import Classes
 from fedprior.engine import AnyMethod, Engine
-from fedprior.local import Train
 from fedprior.methods.ditto import Ditto
 from fedprior.methods.fedavg import FedAvg
 from fedprior.models import build
+from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.protocol import Weights
+from fedprior.training import Train
 
 from .. import tasks
 from ..tasks import CLASSES, Problem
@@ -31,7 +33,7 @@ def federation(problem: Problem) -> Federation:
         train=_stack(problem.x, problem.y),
         validation=nothing,
         test=_stack(problem.x_test, problem.y_test) if own_test else nothing,
-        classes=CLASSES,
+        target=Classes.numbered(CLASSES),
     )
 
 
@@ -44,10 +46,10 @@ def bound(problem: Problem) -> AnyMethod:
     """FedAvg, or Ditto if the task is personal, for the task's network and training."""
     spec = problem.task
     train = Train(lr=spec.lr, batch_size=spec.batch, epochs=1)
-    task = Task(build(MODELS[spec.network], {}, spec.shape, CLASSES), CLASSES)
+    task = Task(build(MODELS[spec.network], {}, spec.shape, CLASSES), Categorical(CLASSES))
     if spec.pull is None:
         return FedAvg().bind(task, train)
-    return Ditto(mu=spec.pull, personal_epochs=1).bind(task, train)
+    return Ditto(strength=spec.pull, personal_epochs=1).bind(task, train)
 
 
 def main() -> None:
@@ -68,7 +70,7 @@ def main() -> None:
             tasks.load(module, [engine.server.w[name] for name in names])
             scores = tasks.evaluate(module, problem.x_test, problem.y_test)
         else:
-            found, _ = engine.predict(spec.rounds, ("test",))
+            found = engine.evaluate(spec.rounds, ("test",)).predictions
             pairs = zip(found["test"], problem.y_test, strict=True)
             scores = tasks.mean([tasks.score(torch.from_numpy(log_p), y) for log_p, y in pairs])
     session.finish(scores, "fedprior")

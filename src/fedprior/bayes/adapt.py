@@ -1,4 +1,4 @@
-"""How far a client should trust its own statistics: β by cross-validation, for a stack of clients at once."""
+"""How much weight a client gives its own statistics: β by cross-validation, for a stack of clients at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Folds(NamedTuple):
 def deal(sample: Sample, group: Tensor, classes: int, folds: int, keys: Keys) -> Folds:
     """Folds by class, with all copies of an example (rows of one `group` [C, N]) in the same fold.
 
-    Within a class the examples are dealt in a random order; classes with fewer examples than folds are left out.
+    Within a class the examples are assigned in a random order; classes with fewer examples than folds are left out.
     """
     number, usable = torch.zeros_like(sample.y), torch.zeros_like(sample.real)
     for c, key in enumerate(keys):
@@ -60,7 +60,7 @@ def validation_loss(
 
 
 def best_beta(loss: Loss, clients: int, *, separate: bool) -> Tensor:
-    """The minimiser over [0, 1], one β for means and covariance or a separate one each, [C, 2].
+    """The minimiser over [0, 1], one β for means and covariance or one for each, [C, 2].
 
     Separate ones are found one after the other, twice, starting from the best common value.
     """

@@ -3,7 +3,8 @@
 Two estimates of the Hessian of the summed negative log-likelihood, both non-negative:
 
     Fisher   h_j = Σ_s (∂ log p(y_s | x_s) / ∂w_j)²                      the empirical Fisher
-    GGN      h_j = Σ_s Σ_c p_c(x_s) (∂ log p_c(x_s) / ∂w_j)²             the expected Fisher, for softmax the GGN
+    GGN      h_j = Σ_s Σ_c a_c(x_s) (∂ f_c(x_s) / ∂w_j)²                 the expected Fisher, by `Likelihood.curvature`;
+                                                                         for classes f_c = log p_c and a_c = p_c
 
 Both need the square of every example's own gradient; squaring a batch's mean gradient would be wrong. Linear and
 convolutional layers have closed forms for that, from the layer's inputs and the gradients by its outputs.
@@ -22,12 +23,13 @@ from torch.func import functional_call, grad, vmap
 from fedprior.data.client import ClientData
 from fedprior.errors import FedpriorError
 from fedprior.models.layers import ChannelsLast
-from fedprior.models.task import Task, two_classes
+from fedprior.models.likelihood import Likelihood
+from fedprior.models.task import Task
 from fedprior.tree import Params
 
 Estimate = Literal["fisher", "ggn"]
 BATCH = 128
-GRADIENT_SCALARS = 50_000_000  # of all the examples' own gradients that may be in memory at once
+GRADIENT_SCALARS = 50_000_000  # limit on per-example gradients in memory at once
 
 
 def diagonal(task: Task, w: Params, data: ClientData, estimate: Estimate = "fisher") -> Params:
@@ -42,14 +44,14 @@ def diagonal(task: Task, w: Params, data: ClientData, estimate: Estimate = "fish
         total = {k: torch.zeros_like(own[k]) for k in parameters}
         cuts = list(range(batch, len(x), batch))
         for xs, ys in zip(x.tensor_split(cuts), y.tensor_split(cuts), strict=True):
-            for k, h in _squared_gradients(module, own, parameters, xs, ys, estimate).items():
+            for k, h in _squared_gradients(task.likelihood, module, own, parameters, xs, ys, estimate).items():
                 total[k] += h
         clients.append(total)
     return {k: torch.stack([total[k] for total in clients]) for k in parameters}
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """A copy in evaluation mode that vmap can run: it knows no memory formats and no fused recurrent kernels."""
+    """A copy in evaluation mode for vmap, which supports neither memory formats nor fused recurrent kernels."""
     if any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
         raise FedpriorError("curvature is not available for recurrent models: choose a method without it.")
     copied = copy.deepcopy(module).eval()
@@ -60,16 +62,16 @@ def _plain(module: nn.Module) -> nn.Module:
 
 
 def _squared_gradients(
-    module: nn.Module, w: Params, parameters: Params, x: Tensor, y: Tensor, estimate: Estimate
+    likelihood: Likelihood, module: nn.Module, w: Params, parameters: Params, x: Tensor, y: Tensor, estimate: Estimate
 ) -> Params:
     """Σ_s (∂l_s/∂w)² over a batch, per parameter."""
     layers: dict[str, nn.Module] = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
     covered = {f"{n}.{p}" for n, m in layers.items() for p, _ in m.named_parameters(recurse=False)}
     if covered == set(parameters) and all(_closed_form(m) for m in layers.values()):
-        found = _by_layers(module, layers, w, x, y, estimate)
+        found = _by_layers(likelihood, module, layers, w, x, y, estimate)
         if found is not None:
             return found
-    return _by_vmap(module, w, parameters, x, y, estimate)
+    return _by_vmap(likelihood, module, w, parameters, x, y, estimate)
 
 
 def _closed_form(layer: nn.Module) -> bool:
@@ -78,15 +80,22 @@ def _closed_form(layer: nn.Module) -> bool:
     return True
 
 
-def _targets(log_p: Tensor, y: Tensor, estimate: Estimate) -> list[tuple[Tensor, Tensor]]:
-    """Pairs (log-likelihood of every example [B], its weight [B]) whose squared gradients add up to h."""
-    if estimate == "fisher":
-        return [(log_p.gather(1, y[:, None]).squeeze(1), torch.ones_like(log_p[:, 0]))]
-    return [(log_p[:, c], log_p[:, c].detach().exp()) for c in range(log_p.shape[1])]
+def _targets(likelihood: Likelihood, out: Tensor, y: Tensor, estimate: Estimate) -> list[tuple[Tensor, Tensor]]:
+    """Functions [B] of the outputs [B, o] with weights [B], whose squared gradients add up to h."""
+    if estimate == "ggn":
+        return likelihood.curvature(out)
+    log_p = likelihood.log_density(likelihood.predictive(out), y)
+    return [(log_p, torch.ones_like(log_p))]
 
 
 def _by_layers(
-    module: nn.Module, layers: dict[str, nn.Module], w: Params, x: Tensor, y: Tensor, estimate: Estimate
+    likelihood: Likelihood,
+    module: nn.Module,
+    layers: dict[str, nn.Module],
+    w: Params,
+    x: Tensor,
+    y: Tensor,
+    estimate: Estimate,
 ) -> Params | None:
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
@@ -104,8 +113,7 @@ def _by_layers(
     try:
         with torch.enable_grad():
             needing = {k: v.clone().requires_grad_(v.is_floating_point()) for k, v in w.items()}
-            log_p = F.log_softmax(two_classes(functional_call(module, needing, (x,))), dim=-1)
-            targets = _targets(log_p, y, estimate)
+            targets = _targets(likelihood, functional_call(module, needing, (x,)), y, estimate)
     finally:
         for handle in handles:
             handle.remove()  # type: ignore[attr-defined]
@@ -136,24 +144,22 @@ def _layer(layer: nn.Module, x: Tensor, g: Tensor, weight: Tensor) -> Params:
     return found if layer.bias is None else found | {"bias": weight @ g.flatten(2).sum(2).square()}
 
 
-def _by_vmap(module: nn.Module, w: Params, parameters: Params, x: Tensor, y: Tensor, estimate: Estimate) -> Params:
+def _by_vmap(
+    likelihood: Likelihood, module: nn.Module, w: Params, parameters: Params, x: Tensor, y: Tensor, estimate: Estimate
+) -> Params:
     """The same for any module, one example's gradient at a time under vmap."""
     rest = {k: v for k, v in w.items() if k not in parameters}
-
-    def log_likelihood(trained: Params, one: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        out = two_classes(functional_call(module, {**trained, **rest}, (one.unsqueeze(0),)))
-        log_p = F.log_softmax(out, dim=-1).squeeze(0)
-        return log_p.gather(0, label.unsqueeze(0)).squeeze(0), log_p
-
-    each = vmap(grad(log_likelihood, has_aux=True), in_dims=(None, 0, 0))
     own = {k: w[k] for k in parameters}
-    grads, log_p = each(own, x, y)
-    if estimate == "fisher":
-        return {k: g.square().sum(0) for k, g in grads.items()}
+    count = likelihood.parameters if estimate == "ggn" else 1
     total = {k: torch.zeros_like(v) for k, v in own.items()}
-    for c in range(log_p.shape[1]):
-        grads, _ = each(own, x, torch.full_like(y, c))
-        weight = log_p[:, c].exp()
+    for c in range(count):
+
+        def target(trained: Params, one: Tensor, label: Tensor, c: int = c) -> tuple[Tensor, Tensor]:
+            out = functional_call(module, {**trained, **rest}, (one.unsqueeze(0),))
+            value, weight = _targets(likelihood, out, label.unsqueeze(0), estimate)[c]
+            return value.squeeze(0), weight.squeeze(0)
+
+        grads, weight = vmap(grad(target, has_aux=True), in_dims=(None, 0, 0))(own, x, y)
         for k, g in grads.items():
             total[k] += torch.einsum("b,b...->...", weight, g.square())
     return total

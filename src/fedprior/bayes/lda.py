@@ -41,7 +41,7 @@ def head(stats: Statistics, log_prior: Tensor, shrinkage: float) -> tuple[Tensor
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
-    """Σ drawn a little to the sphere of the same trace."""
+    """Σ shrunk slightly towards the sphere of the same trace."""
     d = covariance.shape[-1]
     scale = covariance.diagonal(dim1=1, dim2=2).sum(1) / d
     eye = torch.eye(d, dtype=covariance.dtype)
@@ -49,7 +49,7 @@ def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
 
 
 def statistics(sample: Sample, prior: Statistics, ridge: float, least: int = 1) -> Statistics:
-    """A client's own statistics; where it lacks data, those of the prior.
+    """A client's own statistics; the prior's where data are missing.
 
     Means of classes with fewer than `least` rows are the prior's. Rows are centred by their class's own mean; the
     scatter is divided by n-1 and gets a ridge. A client with fewer than two rows has the prior's covariance.
@@ -67,7 +67,7 @@ def statistics(sample: Sample, prior: Statistics, ridge: float, least: int = 1) 
 
 
 def regularised(scatter: Tensor, ridge: float) -> Tensor:
-    """Scatter plus ridge; where the ridge is too small to help, made positive definite by its correlations."""
+    """Scatter plus ridge; if the ridge is too small, made positive definite by clipping its correlations."""
     covariance = scatter + ridge * torch.eye(scatter.shape[-1], dtype=scatter.dtype)
     return covariance if ridge >= 1e-3 else positive_definite(covariance)
 
@@ -100,8 +100,8 @@ def cross_entropy(stats: Statistics, log_prior: Tensor, sample: Sample, shrinkag
 def minimise(objective: Callable[[Tensor], Tensor], clients: int, tolerance: float = 1e-3) -> Tensor:
     """The minimiser in [0, 1] of each client's function of one variable, [C].
 
-    The objective may have several valleys: a grid of eleven points finds the best, golden sections refine it. Among
-    all points looked at, the best is returned.
+    The objective may have several minima: a grid of eleven points finds the best, golden sections refine it. The best
+    point evaluated is returned.
     """
     best = torch.zeros(clients, dtype=torch.float64)
     value = objective(best)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 
@@ -13,9 +12,11 @@ def minimise_quadratic(P: Tensor) -> Tensor:
     Exact, by non-negative least squares: on the ray s·a (a on the simplex, q = a'Pa) the function s² q + (s - 1)² has
     its minimum q / (1 + q), which grows with q. So the minimiser over a ≥ 0 of a'Pa + (Σa - 1)² points to the answer.
     """
+    from scipy.optimize import nnls  # takes half a second to load
+
     values, vectors = torch.linalg.eigh((P + P.T) / 2)
     root = (vectors * values.clamp(min=0).sqrt()).T  # root' root = P
-    scale = float(root.square().sum(0).min().sqrt())  # a'Pa is at most the smallest diagonal entry: make that one
+    scale = float(root.square().sum(0).min().sqrt())  # a'Pa is at most the smallest diagonal entry: scale that to one
     rows = torch.cat([root / scale if scale > 0 else root, torch.ones(1, len(P), dtype=P.dtype)])
     target = torch.zeros(len(rows), dtype=P.dtype)
     target[-1] = 1

@@ -17,9 +17,11 @@ from rich.text import Text
 
 from fedprior.cli.arguments import Json, Options
 from fedprior.cli.screen import screen
+from fedprior.cli.signals import interruptible
+from fedprior.names import visible
 
 if TYPE_CHECKING:
-    from fedprior.data.store import Manifest
+    from fedprior.data.store import StoredManifest
 
 app = typer.Typer(help="The data sets, and what a federation looks like.", no_args_is_help=True)
 Force = Annotated[bool, typer.Option("--force", help="replace what is stored")]
@@ -48,11 +50,12 @@ def list_data(as_json: Json = False) -> None:
 def _stored(name: str) -> dict[str, Any]:
     """What the store knows of a data set, if it is one that is stored."""
     from fedprior.data import store
-    from fedprior.data.domains import DOMAINS
+    from fedprior.data.registry import DATASETS
 
-    if name == "digit_domains":
-        missing = [domain for domain in DOMAINS if store.status(domain).state != "stored"]
-        return {"state": "absent" if missing else "stored", "needs": list(DOMAINS), "missing": missing}
+    needs = DATASETS[name].stored if name in DATASETS else ()
+    if needs and needs != (name,):
+        missing = [part for part in needs if store.status(part).state != "stored"]
+        return {"state": "absent" if missing else "stored", "needs": list(needs), "missing": missing}
     if name not in store.RECORDS:
         return {}
     found = store.status(name)
@@ -86,7 +89,7 @@ def fetch(name: Name, force: Force = False) -> None:
     """Download a data set, check it and store it; what was interrupted goes on where it was."""
     from fedprior.data import store
 
-    with _interruptible(), _bar() as tell:
+    with interruptible(lambda: "run it again to continue"), _bar() as tell:
         manifest = store.fetch(name, progress=tell, force=force)
     _told(manifest)
 
@@ -101,26 +104,18 @@ def import_data(
     from fedprior.data import store
 
     console = Console(stderr=True)
-    with _interruptible(), console.status(f"reading {name}"):
+    with interruptible(lambda: "run it again to continue"), console.status(Text(visible(f"reading {name}"))):
         manifest = store.import_files(name, files, force=force)
     _told(manifest)
 
 
-def _told(manifest: Manifest) -> None:
+def _told(manifest: StoredManifest) -> None:
     from fedprior.data.store import data_dir
     from fedprior.report.tables import size
 
     note = f" ({manifest.note})" if manifest.note else ""
-    print(f"{manifest.name}: {size(manifest.bytes)} from {manifest.source}, in {data_dir() / manifest.name}{note}")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:  # typer would end without a word
-        print("interrupted: run it again to continue", file=sys.stderr)
-        sys.exit(130)
+    told = f"{manifest.name}: {size(manifest.bytes)} from {manifest.source}, in {data_dir() / manifest.name}{note}"
+    print(visible(told))
 
 
 @contextmanager
@@ -129,7 +124,12 @@ def _bar() -> Iterator[Any]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
@@ -140,12 +140,12 @@ def _bar() -> Iterator[Any]:
             if task is None or what != label:  # a new file has a speed of its own
                 if task is not None:
                     bar.remove_task(task)
-                task, label = bar.add_task(what, total=total), what
+                task, label = bar.add_task(visible(what), total=total), what
             bar.update(task, completed=done, total=total)
             if not console.is_terminal and time.monotonic() - said > LINES:
                 said = time.monotonic()
                 share = f" of {total / 1e6:.1f}" if total else ""
-                print(f"{what}: {done / 1e6:.1f}{share} MB", file=sys.stderr, flush=True)
+                print(visible(f"{what}: {done / 1e6:.1f}{share} MB"), file=sys.stderr, flush=True)
 
         yield tell
 
@@ -174,7 +174,7 @@ def describe(
         print(json.dumps({"clients": clients, "heterogeneity": federation.heterogeneity()}, indent=2))
         return
     console = screen(100)
-    if len(federation) <= tables.SHOWN and federation.classes <= 20:
+    if len(federation) <= tables.SHOWN and len(picture.labels) <= 20:
         console.print(tables.federation(federation))
         console.print()
     console.print(portrait.terminal(picture, console.width), no_wrap=True, overflow="crop")

@@ -6,7 +6,7 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,8 +14,15 @@ from rich.console import Console
 from fedprior import __version__
 from fedprior.cli import data, papers
 from fedprior.cli.arguments import Json, Options
-from fedprior.cli.screen import screen
-from fedprior.errors import FedpriorError, FedpriorWarning, of_the_disk, unknown
+from fedprior.cli.screen import loading, replace_unknown, say, screen
+from fedprior.cli.signals import SAME, handled
+from fedprior.errors import TOO_LARGE, FedpriorError, FedpriorWarning, cut, of_the_disk, of_the_memory, unknown
+from fedprior.names import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedprior.experiment import Comparison, Result
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has it, but exports this child of it only
 
@@ -43,22 +50,32 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")
 
 def main() -> None:
     """Entry point: errors and warnings meant for people go to stderr, each in one line and each warning once."""
+    replace_unknown()
     said: set[str] = set()
 
     def warn(message: Warning | str, category: type[Warning], *rest: Any) -> None:
         text = str(message) if issubclass(category, FedpriorWarning) else f"{category.__name__}: {message}"
         if text not in said:
             said.add(text)
-            print(f"warning: {text}", file=sys.stderr)
+            print(f"warning: {visible(text)}", file=sys.stderr)
 
-    with warnings.catch_warnings():
+    with handled(), warnings.catch_warnings():
         warnings.showwarning = warn  # type: ignore[assignment]
         try:
             sys.exit(app(standalone_mode=False, prog_name="fedprior"))  # else the parser draws boxes around its errors
         except (FedpriorError, OSError) as error:
             told = str(error if isinstance(error, FedpriorError) else of_the_disk(error))
+        except UnicodeEncodeError as error:
+            told = _unnameable(error)
+        except (MemoryError, RuntimeError) as error:
+            if not of_the_memory(error):
+                raise
+            told = str(TOO_LARGE)
         except UsageError as error:
-            told = _usage(error)
+            told = visible(_usage(error))
+        except (KeyboardInterrupt, typer.Abort):
+            print(f"interrupted: {SAME}", file=sys.stderr)
+            sys.exit(130)
         if told:
             Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {told}", markup=False, emoji=False)
         sys.exit(2)
@@ -66,9 +83,15 @@ def main() -> None:
 
 def _usage(error: Any) -> str:
     """What the parser says about options and commands, in one line; nothing where it has printed the help."""
-    said = " ".join(error.format_message().split())
+    said = cut(" ".join(error.format_message().split()), 400)
     stop = "" if said.endswith((".", "?")) else "."
     return f"{said}{stop} See `{error.ctx.command_path if error.ctx else 'fedprior'} --help`." if said else ""
+
+
+def _unnameable(error: UnicodeEncodeError) -> str:
+    """The locale of this process has no such character, and the names of files are in its encoding."""
+    told = f"'{error.object}' cannot be written in this system's encoding, {error.encoding}"
+    return visible(f"{told}: set PYTHONUTF8=1, or a locale with UTF-8 such as LC_ALL=C.UTF-8.")
 
 
 def _version(wanted: bool) -> None:
@@ -92,16 +115,16 @@ def _free(stem: str) -> Path:
     return folder
 
 
-def _finish(results: dict[str, Any], folder: Path, *, quiet: bool, as_json: bool) -> None:
+def _finish(found: Result | Comparison, folder: Path, *, quiet: bool, as_json: bool) -> None:
+    from fedprior.experiment import Result
     from fedprior.experiment.journal import jsonable
     from fedprior.report import tables
 
+    results = {found.name: found} if isinstance(found, Result) else found
     if as_json:
-        single = next(iter(results.values())).summary if len(results) == 1 else None
-        document = single or {name: result.summary for name, result in results.items()}
-        print(json.dumps(jsonable(document), indent=2))
-        return
-    if quiet:
+        summaries = {name: result.summary for name, result in results.items()}
+        print(json.dumps(jsonable(found.summary if isinstance(found, Result) else summaries), indent=2))
+    if quiet or as_json:
         return
     console = screen(120)
     if len(results) > 1:
@@ -110,10 +133,12 @@ def _finish(results: dict[str, Any], folder: Path, *, quiet: bool, as_json: bool
     for table in _details(results, console.width):
         console.print(table)
         console.print()
-    console.print(f"results: {folder}", highlight=False)
+    if not isinstance(found, Result):
+        say(console, found.verdict)
+    say(console, f"results: {folder}")
 
 
-def _details(results: dict[str, Any], width: int) -> list[Any]:
+def _details(results: Mapping[str, Result], width: int) -> list[Any]:
     """Client by client, as far as it fits on the screen."""
     from fedprior.report import tables
 
@@ -139,21 +164,35 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train one method; leaves summary.json and models/<client>.safetensors in the output folder."""
-    from fedprior.cli.progress import Show
-    from fedprior.experiment import folder
-    from fedprior.experiment.config import parse
+    with loading(f"PyTorch and {data or 'data'}", quiet=quiet or as_json):
+        from fedprior import experiment
+        from fedprior.cli.progress import RunProgress
+        from fedprior.experiment.config import parse
+        from fedprior.experiment.placing import claim
 
-    document = parse(_sections(method, data, rounds, seed, workers), file=config, overrides=options or [])
+        document = parse(_sections(method, data, rounds, seed, workers), file=config, overrides=options or [])
+        document.build_method()  # a wrong method should not wait for the data to load
+        federation = document.load_data()
+        setup = document.setup(federation)
     target = out or _free(f"{document.method['name']}-{document.data['name']}-seed{document.seed}")
-    with Show(quiet=quiet or as_json) as show:
-        result = folder.start(document, target, show, reference=reference)
-    _finish({result.name: result}, target, quiet=quiet, as_json=as_json)
+    claim(target)
+    with RunProgress(quiet=quiet or as_json, folder=target) as progress:
+        result = experiment.run(
+            setup.method,
+            federation,
+            model=setup.model,
+            out=target,
+            reference="local" if reference else None,
+            observers=progress,
+            **dict(document.settings()),
+        )
+    _finish(result, target, quiet=quiet, as_json=as_json)
 
 
 @app.command()
 def compare(
     options: Options = None,
-    methods: Annotated[str | None, typer.Option("--methods", help="names with commas between, or `all`")] = None,
+    methods: Annotated[str | None, typer.Option("--methods", help="comma-separated names, or `all`")] = None,
     data: Data = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -170,23 +209,51 @@ def compare(
 
     Options of one method are given as methods.NAME.key=value.
     """
-    from fedprior.cli.progress import Show
-    from fedprior.experiment import folder
-    from fedprior.experiment.config import parse
+    with loading(f"PyTorch and {data or 'data'}", quiet=quiet or as_json):
+        from fedprior import experiment
+        from fedprior.cli.progress import RunProgress
+        from fedprior.experiment.config import parse
+        from fedprior.experiment.placing import claim
+
+        document = parse(
+            _sections(None, data, rounds, seed, workers), file=config, overrides=options or [], several=True
+        )
+        chosen = _chosen(document.methods, methods or "", experiment.BESIDE if baselines else ())
+        for name, own in chosen.items():
+            document.of_method(name, own).build_method()  # a wrong method should not wait for the data to load
+        federation = document.load_data()
+        setups = [document.of_method(name, own).setup(federation) for name, own in chosen.items()]
+    target = out or _free(f"compare-{document.data['name']}-seed{document.seed}")
+    claim(target)
+    with RunProgress(quiet=quiet or as_json, folder=target) as progress:
+        found = experiment.compare(
+            [setup.method for setup in setups],
+            federation,
+            model=setups[0].model,
+            out=target,
+            baselines=False,
+            observers=progress,
+            **dict(document.settings()),
+        )
+    _finish(found, target, quiet=quiet, as_json=as_json)
+
+
+def _chosen(given: Mapping[str, dict[str, Any]], methods: str, beside: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """What is compared, name by name, each with its options; those of a method that is not are refused."""
     from fedprior.protocol import METHODS
 
-    document = parse(_sections(None, data, rounds, seed, workers), file=config, overrides=options or [], several=True)
-    named = list(METHODS) if methods == "all" else [m for m in (methods or "").split(",") if m]
-    chosen = {name: document.methods.get(name, {}) for name in named or document.methods}
-    for name in [*chosen, *document.methods]:
+    named = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
+    for name in [*named, *given]:
         if name.split("+")[0] not in METHODS:
             raise unknown("method", name, METHODS)
+    chosen = {name: given.get(name, {}) for name in named or given}
     if not chosen:
         raise FedpriorError("there is nothing to compare: give --methods a,b,c, or --methods all.")
-    target = out or _free(f"compare-{document.data['name']}-seed{document.seed}")
-    with Show(quiet=quiet or as_json) as show:
-        results = folder.compare(document, chosen, target, show, baselines=baselines)
-    _finish(results, target, quiet=quiet, as_json=as_json)
+    chosen |= {name: given.get(name, {}) for name in beside if name not in chosen}
+    for name in given:
+        if name not in chosen:
+            raise FedpriorError(f"methods.{name} has options, but is not compared: add it to --methods.")
+    return chosen
 
 
 def _sections(
@@ -197,7 +264,7 @@ def _sections(
         "data": {"name": data} if data else None,
         "rounds": rounds,
         "seed": seed,
-        "workers": int(workers) if workers and workers.isdecimal() else workers,
+        "workers": int(workers) if workers and workers.isdecimal() and len(workers) < 10 else workers,
     }
 
 
@@ -208,12 +275,13 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue what was interrupted; the result is the same, bit for bit, as without the interruption."""
-    from fedprior.cli.progress import Show
-    from fedprior.experiment import folder as folders
+    with loading("PyTorch and data", quiet=quiet or as_json):
+        from fedprior import experiment
+        from fedprior.cli.progress import RunProgress
 
-    with Show(quiet=quiet or as_json) as show:
-        results = folders.resume(folder, show)
-    _finish(results, folder, quiet=quiet, as_json=as_json)
+    with RunProgress(quiet=quiet or as_json, folder=folder) as progress:
+        found = experiment.resume(folder, observers=progress)
+    _finish(found, folder, quiet=quiet, as_json=as_json)
 
 
 @app.command("methods")

@@ -12,13 +12,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from fedprior.cli.screen import screen
+from fedprior.cli.screen import say, screen
 from fedprior.errors import FedpriorError
 
 if TYPE_CHECKING:
     from fedprior.papers import Outcome, Table
 
-Names = Annotated[str | None, typer.Option(help="only these, with commas between")]
+Names = Annotated[str | None, typer.Option(help="only these, comma-separated")]
 
 
 def duration(minutes: float) -> str:
@@ -59,7 +59,9 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
         if table.missing:
             names = ", ".join(table.missing)
             state += f" ({names})" if table.state == "data missing" else f"; data missing: {names}"
-        grid.add_row(table.name, escape(table.title), state, duration(table.minutes) if table.minutes else "–")
+        grid.add_row(
+            escape(table.name), escape(table.title), escape(state), duration(table.minutes) if table.minutes else "–"
+        )
     screen().print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")
 
@@ -83,7 +85,7 @@ def reproduce(
     With --search, choose the settings that the paper leaves open first: every method tries equally many on a validation
     part of the training data, and later runs of the table use the best ones.
     """
-    from fedprior.cli.progress import Show
+    from fedprior.cli.progress import RunProgress
     from fedprior.experiment.config import Settings
     from fedprior.experiment.journal import jsonable
     from fedprior.options import plain_errors
@@ -94,7 +96,7 @@ def reproduce(
 
     table = find(name)
     folder = out or Path("runs") / "papers" / name / ("search" if search else scale)
-    count = int(workers) if workers and workers.isdecimal() else workers or "auto"
+    count = int(workers) if workers and workers.isdecimal() and len(workers) < 10 else workers or "auto"
     with plain_errors("configuration"):
         Settings(workers=count)
     if search:
@@ -117,7 +119,7 @@ def reproduce(
     if not quiet and not as_json and minutes > 2:
         said = f"{runs} run{'s' if runs != 1 else ''} left, about {duration(minutes)} on two cores"
         print(f"{table.name}: {said}; it can be interrupted.", file=sys.stderr)
-    with Show(quiet=quiet or as_json, again=again, runs=runs) as show:
+    with RunProgress(quiet=quiet or as_json, again=again, runs=runs) as show:
         outcome = run(table, folder, show, **part, settings={"workers": count}, so_far=so_far)
     beside = (whole or save) and os.access(table.path.parent, os.W_OK)
     outcome = saved.together(table, there, outcome) if there and beside else outcome
@@ -138,20 +140,20 @@ def _print(outcome: Outcome, written: list[Path]) -> None:
             console.print(report.grid(outcome, kind))
             for column in outcome.columns:
                 told = f"{column}: {report.verdict(outcome.ranking(kind, column))}"
-                console.print(told, highlight=False, markup=False)
+                say(console, told)
     if outcome.scale == "quick":
-        console.print(f"{report.QUICK}: {report.quick(outcome)}", highlight=False, markup=False)
-    console.print("written: " + ", ".join(str(path) for path in written), highlight=False)
+        say(console, f"{report.QUICK}: {report.quick(outcome)}")
+    say(console, "written: " + ", ".join(str(path) for path in written))
 
 
 def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_json: bool) -> None:
     """Search, keep the choices, and say what was seen."""
-    from fedprior.cli.progress import Show
+    from fedprior.cli.progress import RunProgress
     from fedprior.experiment.journal import jsonable
     from fedprior.papers.search import search, write
     from fedprior.report import papers as report
 
-    with Show(quiet=quiet or as_json, again=f"`fedprior reproduce {table.name} --search`") as show:
+    with RunProgress(quiet=quiet or as_json, again=f"`fedprior reproduce {table.name} --search`") as show:
         found = search(table, folder, show, settings={"workers": workers})
     path = table.choices if os.access(table.path.parent, os.W_OK) else folder / "search.json"
     write(found, path)
@@ -160,4 +162,4 @@ def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_j
     elif not quiet:
         console = screen()
         console.print(report.choices(found))
-        console.print(f"written: {path}", highlight=False)
+        say(console, f"written: {path}")

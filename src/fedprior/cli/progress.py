@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedprior.experiment.config import Config
+from fedprior.cli.signals import SAME, interruptible
+from fedprior.experiment.folder import COMPARISON, RUN
 from fedprior.experiment.journal import Event, Observer
+from fedprior.metrics import SELECTS
+from fedprior.names import on_screen
 
 FINISHED = 6  # bars of finished runs that stay in sight
 
 
-class Show:
-    """Gives every run an observer. A context manager: the bars end with it. `runs`, if told, numbers them."""
+class RunProgress:
+    """Gives every run an observer. A context manager: the bars end with it. `runs`, if given, numbers them.
 
-    def __init__(self, *, quiet: bool, again: str = "`fedprior resume DIR`", runs: int | None = None) -> None:
-        self.quiet, self.again, self.runs, self.begun = quiet, again, runs, 0
+    After an interruption it says how to go on: `again`, or by resuming `folder`.
+    """
+
+    def __init__(
+        self, *, quiet: bool, folder: Path | None = None, again: str | None = None, runs: int | None = None
+    ) -> None:
+        self.quiet, self.folder, self.again, self.runs, self.begun = quiet, folder, again, runs, 0
+        self.open = ExitStack()
         console = Console(stderr=True)
         self.bar = Progress(
-            TextColumn("[bold]{task.description:<10}"),
+            TextColumn("{task.description:<10}", style="bold", markup=False),
             BarColumn(bar_width=30),
             TextColumn("round"),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             disable=quiet or not console.is_terminal,
@@ -34,36 +46,42 @@ class Show:
         self.lines = not quiet and not console.is_terminal
 
     def __enter__(self) -> Self:
-        self.bar.__enter__()
+        self.open.enter_context(interruptible(self._hint))
+        self.open.enter_context(self.bar)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.bar.__exit__(*error)
-        if error[0] is KeyboardInterrupt:  # typer would end without a word
-            print(f"interrupted: continue with {self.again}", file=sys.stderr)
-            sys.exit(130)
+        self.open.__exit__(*error)
 
-    def __call__(self, config: Config) -> Observer | None:
+    def _hint(self) -> str:
+        """How to go on."""
+        if self.again is not None:
+            return f"continue with {self.again}"
+        begun = self.folder is not None and any((self.folder / name).exists() for name in (RUN, COMPARISON))
+        return f"continue with `fedprior resume {shlex.quote(str(self.folder))}`" if begun else SAME
+
+    def __call__(self, name: str, rounds: int) -> Observer | None:
         """The observer of one run."""
         if self.quiet:
             return None
-        name, rounds = config.method["name"], config.rounds
         self.begun += 1
         if self.runs is not None:
             name = f"{self.begun}/{self.runs} {name}"
         for old in [task.id for task in self.bar.tasks if task.finished][:-FINISHED]:
             self.bar.remove_task(old)
+        name = on_screen(name)
         task = self.bar.add_task(name, total=rounds, state="")
         said = time.monotonic()
-        state = {"loss": "", "accuracy": ""}
+        state = {"loss": "", "score": ""}
 
         def observe(event: Event) -> None:
             nonlocal said
             if event["kind"] == "round":
                 state["loss"] = f"loss {event['logs'].get('loss', float('nan')):.4f}"
-            else:
-                state["accuracy"] = f"  test {100 * event['personal']['test']['accuracy']['mean']:.1f} %"
-            text = state["loss"] + state["accuracy"]
+            elif event["kind"] == "evaluation":
+                state["score"] = _validation(event)
+            saved = f"  saved {event['models']:,} of {event['of']:,} models" if event["kind"] == "saving" else ""
+            text = state["loss"] + state["score"] + saved
             self.bar.update(task, completed=event["round"], state=text)
             finished = event["kind"] == "evaluation" and event["round"] == rounds
             if self.lines and (finished or time.monotonic() - said > 5):
@@ -71,3 +89,10 @@ class Show:
                 print(f"{name}: round {event['round']}/{rounds}  {text}", file=sys.stderr, flush=True)
 
         return observe
+
+
+def _validation(event: Event) -> str:
+    """How the personal models do on validation examples; test numbers have no place in a progress bar."""
+    found = event["personal"]["validation"]
+    value = found[SELECTS]["mean"] if found["evaluated"] else None
+    return f"  validation NLL {value:.3f}" if value is not None else ""

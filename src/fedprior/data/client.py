@@ -1,6 +1,6 @@
 """What a stack of clients trains on: `ClientData`, `Batch`, and `fold`, the one local loop.
 
-Shuffling, short last batches and clients of different size are dealt with here and nowhere else. A stack holds rows
+Shuffling, short last batches and clients of different sizes are handled only here. A stack holds rows
 of one flat tensor, so it is never padded; a batch is, when its clients' batches differ in size, and then carries
 weights that make padding invisible.
 """
@@ -22,7 +22,7 @@ from fedprior.rng import Keys
 Carry = TypeVar("Carry")
 
 GATHER_BYTES = 32 << 20
-"""Examples are gathered for as many steps at a time as fit here: once an epoch for most clients."""
+"""Limit on the examples gathered at a time: for most clients, one epoch fits."""
 
 
 class Batch(NamedTuple):
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     x: Tensor  # [C, B, ...]
     y: Tensor  # [C, B]
     weight: Tensor  # [C, B]  1/m on a client's m real examples, which come first; 0 on padding
-    place: Tensor = torch.empty(0, dtype=torch.int64)  # [C, B]  where among its client's examples each one stands
+    place: Tensor = torch.empty(0, dtype=torch.int64)  # [C, B]  index of each one among its client's examples
 
     def counts(self) -> list[int]:
         """Real examples per client."""
@@ -46,10 +46,11 @@ class ClientData:
     y: Tensor  # [T]
     start: tuple[int, ...]
     size: tuple[int, ...]
+    validation: ClientData | None = None  # of the same clients, for methods that may use it
 
     @classmethod
     def single(cls, x: Tensor, y: Tensor) -> ClientData:
-        """A stack of one: what a site's own node holds."""
+        """A stack of one client, as held by a site's own node."""
         return cls(x, y, (0,), (len(y),))
 
     def __len__(self) -> int:
@@ -57,8 +58,10 @@ class ClientData:
 
     def __getitem__(self, rows: slice | Sequence[int]) -> ClientData:
         if isinstance(rows, slice):
-            return replace(self, start=self.start[rows], size=self.size[rows])
-        return replace(self, start=tuple(self.start[c] for c in rows), size=tuple(self.size[c] for c in rows))
+            rows = range(len(self))[rows]
+        start, size = tuple(self.start[c] for c in rows), tuple(self.size[c] for c in rows)
+        validation = None if self.validation is None else self.validation[rows]
+        return replace(self, start=start, size=size, validation=validation)
 
     @property
     def n(self) -> Tensor:
@@ -82,7 +85,7 @@ class ClientData:
 
 
 def _padding(data: ClientData) -> NDArray[np.int64]:
-    """The rows that stand where a client has none, [C, 1]: its own first, so that no other client's are touched.
+    """The padding row of each client, [C, 1]: its own first row, so that no other client's data is touched.
 
     A client without any examples borrows the first row of the largest.
     """
@@ -107,7 +110,7 @@ def _gather(data: ClientData, rows: NDArray[np.int64], counts: NDArray[np.int64]
 
 
 class Schedule(NamedTuple):
-    """Which rows each client uses at each step; clients ordered by falling number of steps."""
+    """Which rows each client uses at each step; clients sorted by decreasing number of steps."""
 
     rows: NDArray[np.int64]  # [S, C, B]
     counts: NDArray[np.int64]  # [S, C]  real rows of each batch; 0 once a client has finished
@@ -122,7 +125,7 @@ class Budget(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     smallest: int = 1  # a last batch with fewer examples is skipped: batch normalisation needs two
-    together: bool = True  # a step takes the whole stack, or each client runs to its end before the next one starts
+    together: bool = True  # a step takes the whole stack, or clients run one after another
 
     def per_epoch(self, n: int) -> int:
         """Batches in one pass over n examples."""
@@ -136,7 +139,7 @@ class Budget(NamedTuple):
 
 
 def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
-    """Shuffle every epoch anew and cut it into batches; the last short one is kept."""
+    """Reshuffle every epoch and cut it into batches; a short last batch is kept."""
     size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size], dtype=np.int64)
     per_epoch = [budget.per_epoch(n) for n in data.size]
     epochs = max((-(-length // max(1, m)) for length, m in zip(lengths.tolist(), per_epoch, strict=True)), default=0)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedprior.data.table import Table
 from fedprior.errors import FedpriorError, unknown
+from fedprior.options import STRICT
 from fedprior.rng import Key
 
 SEVERITIES = 5
@@ -20,13 +21,15 @@ class Corruptions(BaseModel):
 
     Client m of the first `corrupted` share gets corruption m mod 10 of the list. Its severity is m mod 5 + 1 if
     `published`, as in pFedFDA's code: ten pairs, each at every tenth client. It is floor(m / 10) mod 5 + 1 if `unique`,
-    the fifty pairs that the paper tells of. Or all of them get the corruption that is named, at `severity`.
+    the fifty pairs that the paper describes. Or all of them get the named corruption, at `severity`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(**STRICT, frozen=True)
 
     corruption: Annotated[str, Field(description="none, published, unique, or the name of a corruption")] = "none"
-    corrupted: Annotated[float, Field(ge=0, le=1, description="share of the clients, from the first")] = 0.5
+    corrupted: Annotated[
+        float, Field(ge=0, le=1, description="share of the clients to corrupt, starting with the first")
+    ] = 0.5
     severity: Annotated[int, Field(ge=1, le=SEVERITIES, description="of a named corruption")] = 3
 
 
@@ -38,7 +41,7 @@ class Pair(NamedTuple):
 
 
 def pairs(options: Corruptions, clients: int) -> list[Pair | None]:
-    """What each client gets; None: clean images."""
+    """The corruption of each client; None: clean images."""
     if options.corruption == "none":
         return [None] * clients
     from fedprior.data.corruption import CORRUPTIONS
@@ -62,7 +65,7 @@ def corrupted(table: Table, rows: NDArray[np.int64], pair: Pair | None, key: Key
     if pair is None:
         return table.select(rows)
     if table.x.dtype != np.uint8 or table.x.ndim != 4:
-        raise FedpriorError("corruptions are for images: leave data.corruption out.")
+        raise FedpriorError("corruptions apply to images only: leave out data.corruption.")
     from fedprior.data.corruption import corrupt
 
     images = corrupt(np.ascontiguousarray(table.x[rows]), pair.corruption, pair.severity, key)

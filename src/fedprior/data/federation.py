@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedprior.data.client import ClientData
-from fedprior.data.heterogeneity import heterogeneity
+from fedprior.data.encoder import Encoder
+from fedprior.data.heterogeneity import size_spread
 from fedprior.data.scaling import Scaler
-from fedprior.errors import FedpriorError
+from fedprior.data.schema import Schema
+from fedprior.data.splits import SPLITS, Cut, Examples, Given, Shares, cut, pairs
+from fedprior.data.sums import Sums
+from fedprior.data.target import Classes, Number, Target
+from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.rng import Key
 
-Examples = tuple[NDArray[np.floating[Any]], NDArray[np.int64]]
-"""x [n, ...] and y [n] of one client."""
+__all__ = ["SPLITS", "Examples", "Federation", "from_arrays"]
 
-SPLITS = ("train", "validation", "test")
+Fit = Callable[[NDArray[Any]], Scaler | None]
+"""From a client's training inputs to what is done to all of its inputs."""
 ROWS = 8192
-"""Examples that are put into double precision at a time, for the checksum."""
+"""Number of examples converted to double precision at a time, for the checksum."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,13 @@ class Federation:
     train: ClientData
     validation: ClientData
     test: ClientData
-    classes: int
+    target: Target
     name: str = "custom"
+    seed: int = 0  # of the partition and the splits
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"model": ..., "train": ...} that suit it
-    scalers: tuple[Scaler | None, ...] = ()  # what was done to each client's inputs, one a client
+    encoders: tuple[Encoder | None, ...] = ()  # what was done to each client's inputs, one per client
+    setup_bytes: int = 0  # sent by each client before the first round, for shared scaling
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -55,7 +63,12 @@ class Federation:
 
     def to(self, dtype: torch.dtype) -> Federation:
         """The same federation in another precision."""
-        parts = {s: replace(self.split(s), x=self.split(s).x.to(dtype)) for s in SPLITS}
+        parts = {}
+        for name in SPLITS:
+            data = self.split(name)
+            parts[name] = replace(
+                data, x=data.x.to(dtype), y=data.y.to(dtype) if data.y.is_floating_point() else data.y
+            )
         return replace(self, **parts)  # type: ignore[arg-type]
 
     def select(self, rows: list[int]) -> Federation:
@@ -66,12 +79,12 @@ class Federation:
             train=self.train[rows],
             validation=self.validation[rows],
             test=self.test[rows],
-            scalers=tuple(self.scalers[i] for i in rows) if self.scalers else (),
+            encoders=tuple(self.encoders[i] for i in rows) if self.encoders else (),
         )
 
-    def scaler(self, client: str) -> Scaler | None:
-        """What was done to a client's inputs; None if nothing was, or nobody knows."""
-        return self.scalers[self.clients.index(client)] if self.scalers else None
+    def encoder(self, client: str) -> Encoder | None:
+        """What was done to a client's inputs; None if nothing was done or it is unknown."""
+        return self.encoders[self.clients.index(client)] if self.encoders else None
 
     def share_memory(self) -> Federation:
         """Move the tensors to where worker processes can see them without a copy."""
@@ -81,181 +94,154 @@ class Federation:
         return self
 
     def fingerprint(self) -> str:
-        """A checksum of every example and its place; a resumed run compares it."""
-        digest = hashlib.blake2b(repr((self.clients, self.classes)).encode(), digest_size=16)
+        """A checksum of every example and its position; a resumed run compares it."""
+        digest = hashlib.blake2b(repr((self.clients, self._outline())).encode(), digest_size=16)
         for name in SPLITS:
             data = self.split(name)
             digest.update(repr((name, data.start, data.size)).encode())
             for rows in data.x.split(ROWS):  # type: ignore[no-untyped-call]
                 digest.update(rows.double().numpy().tobytes())
-            digest.update(data.y.numpy().tobytes())
+            digest.update((data.y.double() if data.y.is_floating_point() else data.y).numpy().tobytes())
         return digest.hexdigest()
 
-    def label_counts(self, split: str = "train") -> NDArray[np.int64]:
-        """How often each client has each label, [N, classes]."""
+    def _outline(self) -> Any:
+        return self.target.count if isinstance(self.target, Classes) else self.target.document()
+
+    def labels(self, split: str = "train") -> list[NDArray[Any]]:
+        """Each client's labels."""
         data = self.split(split)
-        return np.stack(
-            [np.bincount(data.client(c)[1].numpy(), minlength=self.classes) for c in range(len(data))]
-        ).astype(np.int64)
+        return [data.client(c)[1].numpy() for c in range(len(data))]
+
+    def label_counts(self, split: str = "train") -> pd.DataFrame:
+        """Label counts: one row per client, one column per label or range of a numeric target."""
+        labels = self.labels(split)
+        names, codes = self.target.binned(np.concatenate(labels))
+        pieces = np.split(codes, np.cumsum([len(y) for y in labels])[:-1])
+        counts = np.stack([np.bincount(piece, minlength=len(names)) for piece in pieces])
+        return pd.DataFrame(counts, index=pd.Index(self.clients, name="client"), columns=names)
 
     def describe(self) -> pd.DataFrame:
-        """One row a client: sizes of its splits and its label counts."""
+        """One row per client: sizes of its splits and its label counts."""
         sizes = pd.DataFrame({s: self.split(s).size for s in SPLITS}, index=pd.Index(self.clients, name="client"))
-        labels = pd.DataFrame(self.label_counts(), index=sizes.index).add_prefix("label ")
-        return sizes.join(labels)
+        return sizes.join(self.label_counts().add_prefix("label "))
 
     def heterogeneity(self) -> dict[str, float]:
-        """How unequal the clients are: sizes and label distributions of the training data."""
-        labels = self.train.y.numpy()
-        parts = [np.arange(a, a + n) for a, n in zip(self.train.start, self.train.size, strict=True)]
-        return heterogeneity(labels, parts, self.classes)
+        """How unequal the clients are: sizes and labels of the training data."""
+        return size_spread(self.train.size) | self.target.spread(self.labels())
 
 
 def from_arrays(
-    clients: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    clients: Given,
     *,
     classes: int | None = None,
+    target: Target | Literal["classes", "number"] | None = None,
     seed: int = 0,
     validation: float = 0.1,
     test: float = 0.2,
-    tests: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    tests: Given | None = None,
     split: Literal["stratified", "random"] = "stratified",
     keep: float = 1.0,
     standardise: bool = False,
     impute: bool = False,
+    scaling: Literal["own", "shared"] = "own",
+    schema: Schema | None = None,
     name: str = "custom",
     options: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Federation:
     """A federation from one (x, y) per client: checked, split by label into three parts, scaled if asked.
 
-    With `tests`, one (x, y) per client to test on, nothing of `clients` is held back for testing. `keep` leaves a
-    client that share of its training examples. Missing values (NaN) are refused, or with `impute` become the median.
-    Scaling and medians are those of each client's own training examples, since no site sees another's data.
+    `target` says what y is: class numbers from 0 (by default, as many as occur or `classes`), or a number to predict.
+    With `tests`, one (x, y) per client to test on, none of `clients` is held out for testing. `keep` is the share of
+    training examples that each client keeps. Missing values (NaN) are refused, or filled in with `impute`.
+    Scaling uses each client's own training examples, and missing values become their median; with `shared`, it uses
+    all clients' and their mean: each client then sends `Sums` and no rows. `schema` names the inputs,
+    in the order of `schema.matrix`.
     """
+    pairs("clients", clients)
+    if tests is not None:
+        pairs("tests", tests)
     if not clients:
         raise FedpriorError("the federation has no clients: give at least one (x, y) pair.")
-    if not (validation >= 0 and test > 0 and validation + test < 1):
-        raise FedpriorError(
-            f"validation = {validation} and test = {test} leave nothing to train or test on: "
-            "choose test > 0 and validation + test < 1."
-        )
-    key = Key.from_seed(seed)
-    parts: dict[str, list[Examples]] = {s: [] for s in SPLITS}
-    scalers: list[Scaler | None] = []
-    largest, first = 0, ""
-    for name_given, given in clients.items():
-        client = str(name_given)
-        x, y = _checked(client, *given, missing=impute)
-        own_test = _checked(client, *tests[name_given], least=1, missing=impute) if tests is not None else None
-        for shape in [x.shape[1:]] + ([own_test[0].shape[1:]] if own_test else []):
-            _same_shape(client, shape, first or client, parts["train"][0][0].shape[1:] if first else x.shape[1:])
-        first = first or client
-        largest = max(largest, 1 + int(y.max()), 1 + int(own_test[1].max()) if own_test else 0)
-        chosen = _split(y, validation, 0.0 if own_test else test, key.fold("split", client).numpy(), split)
-        if keep < 1:
-            chosen = _kept(client, chosen[0], keep, key.fold("keep", client).numpy()), *chosen[1:]
-        scaler = Scaler.fitted(x[chosen[0]], standardise=standardise, impute=impute)
-        change = scaler or (lambda x: x)
-        for part, rows in zip(SPLITS, chosen, strict=True):
-            parts[part].append((change(x[rows]), y[rows]))
-        if own_test:
-            parts["test"][-1] = change(own_test[0]), own_test[1]
-        scalers.append(scaler)
-    if classes is not None and largest > classes:
-        raise FedpriorError(f"a label is {largest - 1} but the federation has {classes} classes: raise `classes`.")
+    shares = Shares(validation, test, split, keep)
+    shares.check()
+    _check_options(seed, scaling, target, name)
+    kind = _target(target, classes, schema)
+    cuts: Iterable[Cut] = cut(clients, tests, kind, shares, Key.from_seed(seed), impute)
+    fit: Fit = partial(Scaler.fitted, standardise=standardise, impute=impute)
+    size = 0
+    if scaling == "shared" and (standardise or impute):
+        cuts = list(cuts)
+        sums = {own.client: Sums.of(own.train[0]) for own in cuts}
+        common = Scaler.from_sums(Sums.of_all(sums), standardise=standardise, impute=impute)
+        fit, size = (lambda _: common), next(iter(sums.values())).nbytes
+    parts, encoders = _encoded(cuts, fit, schema)
+    every = [y for part in parts.values() for _, y in part if len(y)]
+    kind = kind.fitted(every, [y for _, y in parts["train"]])
     return Federation(
         clients=tuple(str(client) for client in clients),
-        train=_stacked(parts["train"]),
-        validation=_stacked(parts["validation"]),
-        test=_stacked(parts["test"]),
-        classes=classes or largest,
+        train=_stacked(parts["train"], kind.dtype),
+        validation=_stacked(parts["validation"], kind.dtype),
+        test=_stacked(parts["test"], kind.dtype),
+        target=kind,
         name=name,
+        seed=seed,
         options=dict(options or {}),
         recipe=dict(recipe or {}),
-        scalers=tuple(scalers),
+        encoders=encoders,
+        setup_bytes=size,
     )
 
 
-def _checked(client: str, x: ArrayLike, y: ArrayLike, *, least: int = 2, missing: bool = False) -> Examples:
-    xs, ys = np.asarray(x), np.asarray(y)
-    for what, values in (("inputs", xs), ("labels", ys)):
-        if not (np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_):
-            raise FedpriorError(f"client '{client}' has {what} that are not numbers: encode them as numbers first.")
-    if ys.ndim != 1:
-        raise FedpriorError(f"client '{client}' has labels of shape {ys.shape}: give one class number per example.")
-    if len(xs) != len(ys):
-        raise FedpriorError(f"client '{client}' has {len(xs)} examples but {len(ys)} labels: they must match.")
-    if len(xs) < least:
-        raise FedpriorError(
-            f"client '{client}' has {len(xs)} examples: it needs at least 2, one to train and one to test on."
-            if least == 2
-            else f"client '{client}' has no examples to test on: use fewer clients or other shares."
-        )
-    xs = xs if np.issubdtype(xs.dtype, np.floating) else xs.astype(np.float32)
-    if (row := _first_bad(xs, missing=missing)) is not None:
-        raise FedpriorError(
-            f"client '{client}' has a missing or infinite value in row {row}: fill in or drop such rows first."
-        )
-    if not np.isfinite(ys).all() or not np.equal(np.mod(ys, 1), 0).all() or ys.min() < 0:
-        raise FedpriorError(f"client '{client}' has labels other than 0, 1, 2, …: encode the classes as integers.")
-    return xs, ys.astype(np.int64)
+def _encoded(
+    cuts: Iterable[Cut], fit: Fit, schema: Schema | None
+) -> tuple[dict[str, list[Examples]], tuple[Encoder | None, ...]]:
+    """Every client's examples as a model takes them, by split, and what was done to them."""
+    parts: dict[str, list[Examples]] = {s: [] for s in SPLITS}
+    encoders: list[Encoder | None] = []
+    for own in cuts:
+        encoder = Encoder.maybe(schema, fit(own.train[0]))
+        for part, (x, y) in zip(SPLITS, own.parts, strict=True):
+            parts[part].append((x if encoder is None else encoder(x), y))
+        encoders.append(encoder)
+    return parts, tuple(encoders)
 
 
-def _first_bad(x: NDArray[np.floating[Any]], *, missing: bool) -> int | None:
-    """The first row with a number that float32 cannot hold, or NaN unless such are allowed."""
-    most = np.finfo(np.float32).max
-    if not x.size or (x.min() >= -most and x.max() <= most):  # without a copy of all; false if there is a NaN
-        return None
-    wrong = ~(np.abs(x) <= most) & ~(np.isnan(x) & missing)
-    return int(np.argwhere(wrong)[0][0]) if wrong.any() else None
+def check_seed(seed: Any) -> None:
+    """Refuse what is no seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise FedpriorError(f"seed = {shown(seed)} is not valid: give a whole number from 0 on.")
 
 
-def _same_shape(client: str, shape: tuple[int, ...], first: str, expected: tuple[int, ...]) -> None:
-    if shape != expected:
-        raise FedpriorError(
-            f"client '{client}' has inputs of shape {shape} but '{first}' of {expected}: "
-            "all clients need the same features."
-        )
+def _check_options(seed: Any, scaling: Any, target: Any, name: Any) -> None:
+    check_seed(seed)
+    if scaling not in ("own", "shared"):
+        raise unknown("scaling", scaling, ("own", "shared"))
+    if isinstance(target, str) and target not in ("classes", "number"):
+        raise unknown("target", target, ("classes", "number"))
+    if not (target is None or isinstance(target, str | Classes | Number)):
+        raise FedpriorError(f"target = {shown(target)} is not valid: give 'classes' or 'number'.")
+    if not isinstance(name, str):
+        raise FedpriorError(f"name = {shown(name)} is not valid: give text.")
 
 
-def _split(
-    y: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator, how: str
-) -> tuple[NDArray[np.int64], ...]:
-    """Row numbers of the three parts. Sizes are exact; labels are spread evenly, or with `random` as they fall.
-
-    Every example gets its rank among a random order of its label, as a fraction; sorted by that fraction, any prefix
-    has (nearly) the label proportions of the whole.
-    """
-    n = len(y)
-    n_test = min(max(1, round(test * n)), n - 1) if test else 0
-    n_validation = min(round(validation * n), n - n_test - 1)
-    position = np.empty(n)
-    for label in np.unique(y) if how == "stratified" else [None]:
-        rows = rng.permutation(np.arange(n) if label is None else np.flatnonzero(y == label))
-        position[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
-    order = np.argsort(position, kind="stable")
-    train = order[: n - n_test - n_validation]
-    return np.sort(train), np.sort(order[len(train) : n - n_test]), np.sort(order[n - n_test :])
+def _target(given: Target | Literal["classes", "number"] | None, classes: int | None, schema: Schema | None) -> Target:
+    """The target, before all labels have been seen."""
+    if given is None and classes is None and schema is not None:
+        return schema.target
+    if given is None or given == "classes":
+        return Classes.numbered(classes) if classes is not None else Classes()
+    if classes is not None:
+        raise FedpriorError("`classes` applies to class numbers only: leave it out if `target` is given.")
+    return Number() if isinstance(given, str) else given
 
 
-def _kept(client: str, rows: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A random floor(share · n) of the rows; those of a smaller share are among those of a larger one."""
-    n = int(share * len(rows))
-    if not n:
-        raise FedpriorError(
-            f"keep={share} leaves client '{client}' none of its {len(rows)} training examples: use fewer clients or a "
-            "larger share."
-        )
-    return np.sort(rng.permutation(rows)[:n])
-
-
-def _stacked(examples: list[Examples]) -> ClientData:
-    """One flat tensor; the pieces are let go as they are copied, so that all is never there twice."""
+def _stacked(examples: list[Examples], dtype: torch.dtype) -> ClientData:
+    """One flat tensor; pieces are freed as they are copied, so that memory never holds everything twice."""
     sizes = [len(y) for _, y in examples]
     starts = [int(a) for a in np.concatenate([[0], np.cumsum(sizes)[:-1]])]
     x = torch.empty((sum(sizes), *examples[0][0].shape[1:]))
-    y = torch.empty(sum(sizes), dtype=torch.int64)
+    y = torch.empty(sum(sizes), dtype=dtype)
     for start, size in zip(reversed(starts), reversed(sizes), strict=True):
         piece, labels = examples.pop()
         x[start : start + size] = torch.from_numpy(piece)

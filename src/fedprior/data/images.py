@@ -1,13 +1,18 @@
-"""From stored pixels to what a network takes: float32, scaled by constants that no client's data has a part in."""
+"""From stored pixels to what a network takes: float32, scaled by constants that do not depend on any client's data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprior.data import store
+from fedprior.data.registry import register_dataset
+from fedprior.data.store.record import Record
+from fedprior.data.table import Recipe, Table
+from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError
 
 Normalise = Literal["channel", "image", "half", "unit", "pixel"]
@@ -21,30 +26,49 @@ pixel: those of each pixel over all examples, with 0.001 added to std (pFedBreD'
 """
 
 Numbers = tuple[float, ...]
-CHANNEL: dict[str, tuple[Numbers, Numbers]] = {
-    "mnist": ((0.1307,), (0.3081,)),
-    "fashion_mnist": ((0.2860,), (0.3530,)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "office_caltech": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-IMAGE: dict[str, tuple[Numbers, Numbers]] = {
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "cifar100": ((0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025)),
-}
+Constants = Mapping[str, tuple[Numbers, Numbers]]
+"""Mean and std of each channel, for `channel` and `image`, where a data set has them."""
 
 
-def scaling(name: str, how: Normalise, x: NDArray[np.uint8]) -> Callable[[NDArray[Any]], NDArray[Any]]:
+def register_images(
+    record: Record,
+    *,
+    recipe: Recipe,
+    normalise: Normalise,
+    constants: Constants | None = None,
+    partition: str = "dirichlet",
+) -> None:
+    """Register stored images as a data set, with a default for `normalise`."""
+
+    def read(normalise: Normalise = normalise) -> Table:
+        pool = store.load(record.name).pool()
+        return Table(
+            pool.x,
+            pool.y,
+            Classes.numbered(record.classes),
+            recipe,
+            pool.client_columns,
+            prepare=scaling(record.name, normalise, pool.x, constants or {}),
+            official=pool.official,
+            coarse=pool.columns.get("coarse"),
+        )
+
+    read.__name__, read.__doc__ = record.name, f"{record.title}."
+    register_dataset(record=record, partition=partition, images=True)(read)
+
+
+def scaling(
+    name: str, how: Normalise, x: NDArray[np.uint8], constants: Constants
+) -> Callable[[NDArray[Any]], NDArray[Any]]:
     """The function from pixels [n, C, H, W] of the data set `name` to floats."""
     if how == "pixel":
         mean, std = moments(x)
         return _affine(mean, std + 0.001)
-    known = {"channel": CHANNEL, "image": IMAGE}.get(how)
-    if known is None:
+    if how in ("half", "unit"):
         return _affine(np.array(0.5), np.array(0.5)) if how == "half" else _affine(np.array(0.0), np.array(1.0))
-    if name not in known:
-        raise FedpriorError(f"normalise={how} is not known for {name}: use half, unit or pixel.")
-    mean, std = (np.array(numbers)[:, None, None] for numbers in known[name])
+    if how not in constants:
+        raise FedpriorError(f"normalise={how} is not available for {name}: use half, unit or pixel.")
+    mean, std = (np.array(numbers)[:, None, None] for numbers in constants[how])
     return _affine(mean, std)
 
 

@@ -1,4 +1,4 @@
-"""What is done to a site's inputs before a model sees them, as its own training examples have it."""
+"""Scaling and imputation of a site's inputs, fitted to its own training examples or to everyone's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedprior.data.sums import Sums
+
 
 class Scaler(NamedTuple):
-    """(x - mean) / std, with `fill` where a value is missing (NaN). One number a feature."""
+    """(x - mean) / std, with `fill` where a value is missing (NaN). One number per feature."""
 
     fill: NDArray[np.float64] | None  # None: nothing is filled in
     mean: NDArray[np.float64]
@@ -17,19 +19,37 @@ class Scaler(NamedTuple):
 
     @classmethod
     def fitted(cls, own: NDArray[np.floating[Any]], *, standardise: bool, impute: bool) -> Self | None:
-        """To a site's training examples [n, ...]; None when nothing is to be done."""
+        """Fitted to a site's training examples [n, ...]; None when there is nothing to do."""
         if not (standardise or impute):
             return None
         own = own.astype(np.float64)
         fill = np.zeros(own.shape[1:])
         if impute:
             known = ~np.isnan(own).all(0)
-            fill[known] = np.nanmedian(own[:, known], axis=0)  # where nothing is known: 0
+            fill[known] = np.nanmedian(own[:, known], axis=0)  # 0 where no value is known
             own = np.where(np.isnan(own), fill, own)
         constant = (np.ptp(own, axis=0) == 0) | (own.std(0) == 0)  # rounding gives 1e-17 for 0, underflow 0 for 1e-200
         mean = np.where(constant, own[0], own.mean(0)) if standardise else np.zeros_like(fill)
         std = np.where(constant, 1.0, own.std(0)) if standardise else np.ones_like(fill)
         return cls(fill if impute else None, mean, std)
+
+    @classmethod
+    def from_sums(cls, sums: Sums, *, standardise: bool, impute: bool) -> Self | None:
+        """Fitted to all sites' training examples, of which only sums are shared; None when there is nothing to do.
+
+        Mean and deviation are those of the known values; missing values become the mean.
+        """
+        if not (standardise or impute):
+            return None
+        deviation = np.sqrt(sums.square / np.maximum(sums.n, 1))
+        mean = sums.mean if standardise else np.zeros_like(sums.mean)
+        std = np.where(deviation == 0, 1.0, deviation) if standardise else np.ones_like(deviation)
+        return cls(sums.mean if impute else None, mean, std)
+
+    @classmethod
+    def idle(cls, shape: tuple[int, ...]) -> Self:
+        """One that leaves inputs as they are."""
+        return cls(None, np.zeros(shape), np.ones(shape))
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float64]:
         """Inputs as they are measured -> as the model takes them."""

@@ -1,4 +1,4 @@
-"""Text as token ids, without a vocabulary: nobody has to see anybody's words to number them."""
+"""Text as token ids, without a vocabulary: sites need not share their words to number them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def token_ids(texts: Iterable[str], length: int, vocabulary: int) -> NDArray[np.
     """The first `length` tokens of each text as numbers 1 to `vocabulary` - 1, padded with 0.
 
     A token's number is its CRC-32 modulo `vocabulary` - 1, plus 1. Two tokens may share one; in return a number
-    depends on the token alone, so no site's text is looked at, and test text least of all.
+    depends on the token alone, so no site's text is read to build it, and no test text.
     """
     known: dict[str, int] = {}
     rows = []

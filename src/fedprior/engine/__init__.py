@@ -1,13 +1,13 @@
 """The engine: stacks of clients × worker processes, one torch thread each.
 
 It owns what a run keeps between rounds. Clients' states and uplinks lie in memory that all workers share, so a round
-sends only row numbers through the pipes; and the same code runs in this process, or as tasks on a Ray cluster.
+sends only row numbers through the pipes; and the same code runs in this process, or as tasks on a Ray cluster. Who does
+the jobs is a `Runner`; the engine is told who came back, and counts those alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -18,36 +18,59 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.engine.memory import Need, Sharing, cores, how_to_start, keep_freed_memory, need, zeros
-from fedprior.engine.pool import Here, Pool, Runner, WorkerError
+from fedprior.engine.memory import COPIES, Need, Sharing, cores, how_to_start, keep_freed_memory, need, zeros
+from fedprior.engine.pool import Here, Pool, Runner, RunnerFactory, WorkerError
+from fedprior.engine.rehearsal import Shapes, personal_model, rehearsed
 from fedprior.engine.stack import (
     Answer,
     AnyMethod,
     Context,
+    EvaluateJob,
     Job,
-    Local,
     Memory,
-    Predict,
     Predictions,
-    View,
+    TrainJob,
     chunk_size,
     compose,
     least_stacks,
 )
+from fedprior.metrics import Values
 from fedprior.rng import Key
+from fedprior.room import check_room
 
-__all__ = ["AnyMethod", "Engine", "Predictions", "WorkerError", "Workers"]
+__all__ = [
+    "AnyMethod",
+    "Engine",
+    "Evaluation",
+    "Predictions",
+    "Round",
+    "RunnerFactory",
+    "WorkerError",
+    "Workers",
+    "personal_model",
+]
 
 Workers = int | Literal["auto"]
 """How many worker processes. `auto`: one per core, once the run has lasted as long as it takes to start them."""
 
+NO_ANSWER = "no answer"
+LINES = 5
+"""Of a client in the journal at an evaluation: its own model and the global one on two splits, and its logs."""
 
-class Shapes(NamedTuple):
-    """Trees of one client, to lay out memory by."""
 
-    state: Any
-    up: Any
-    down: Any  # of all clients
+class Round(NamedTuple):
+    """What came of a round."""
+
+    logs: dict[str, NDArray[np.float64]]  # name -> [N], nan for those who did not train
+    counted: list[int]  # clients whose uplinks are in the new prior; none: it stayed as it was
+    left_out: dict[int, str]  # clients whose update does not count, and why
+
+
+class Evaluation(NamedTuple):
+    """Every client's metrics, and its predictions where they are at hand: split -> one entry per client."""
+
+    scores: dict[str, list[Values]]
+    predictions: Predictions
 
 
 class Engine:
@@ -62,33 +85,39 @@ class Engine:
         chunk: int | Literal["auto"] = "auto",
         workers: Workers = 1,
         start_method: Literal["fork", "spawn"] | None = None,
-        backend: Literal["local", "ray"] = "local",
-        address: str | None = None,
+        runner: RunnerFactory | None = None,
+        min_answers: int = 1,
+        evaluations: int = 1,
     ) -> None:
         keep_freed_memory()
+        weights = COPIES * method.task.size * method.task.dtype.itemsize
+        check_room("training this model", weights, "use a smaller one")  # the rehearsal below makes it
         self.method, self.federation, self.root = method, federation, Key.from_seed(seed)
-        self.largest = chunk_size(chunk, method)
+        self.largest, self.min_answers = chunk_size(chunk, method), min_answers
         ranked = sorted(range(len(federation)), key=lambda i: federation.clients[i])
         self.ids = torch.empty(len(federation), dtype=torch.int64)  # a client's id is the rank of its name
         self.ids[ranked] = torch.arange(len(federation))
         self.server = method.init_server(self.root, len(federation))
         self.context = Context(method, federation, self.root)
         shapes = self._rehearse()
-        at_work = 1 if backend == "ray" else self._workers(workers)
+        at_work = 1 if runner is not None else self._workers(workers)
         self.sharing: Sharing = "nobody" if at_work == 1 else start_method or how_to_start()
-        self.need = self._need(shapes, at_work)
+        self.need = self._need(shapes, at_work, evaluations)
         self.need.check(self.sharing)
         self.memory = self._memory(shapes)
-        self.runner = self._runner(at_work, workers == "auto", start_method, backend, address)
+        self.kept: Any = None  # the personal models that `keep` was asked for
+        self.logs: dict[str, NDArray[np.float64]] = {}  # of each client's last update, [N]
+        self.updated = np.zeros(len(federation), dtype=np.int64)  # the round of that update, from 1; 0: none yet
+        start = runner or self._local(at_work, workers == "auto", start_method)
+        self.runner = start(self.context, self.memory)
 
-    def _runner(self, workers: int, auto: bool, start_method: str | None, backend: str, address: str | None) -> Runner:
-        if backend == "ray":
-            from fedprior.engine.cluster import Cluster
+    def _local(self, workers: int, auto: bool, start_method: str | None) -> RunnerFactory:
+        def start(context: Context, memory: Memory) -> Runner:
+            if workers == 1 or auto:
+                return Here(context, memory, workers)
+            return Pool(context, memory, workers, start_method)
 
-            return Cluster(self.context, self.memory, address)
-        if workers == 1 or auto:
-            return Here(self.context, self.memory, workers)
-        return Pool(self.context, self.memory, workers, start_method)
+        return start
 
     def __enter__(self) -> Self:
         return self
@@ -102,33 +131,30 @@ class Engine:
         return list(range(len(self.federation)))
 
     def _rehearse(self) -> Shapes:
-        """One client takes a round of no steps, and shows what its state and messages look like."""
-        rehearsal = self.method.using(self.method.task, replace(self.method.train, steps=0))
-        down = rehearsal.broadcast(self.server, self.ids)
-        personal = self.method.about.personal_downlink
-        context = replace(self.context, method=rehearsal)
-        view = View(None, [False], tree.index(down, slice(1)) if personal else down)
-        _, trained = context.work(Local([0], [0], 0), view)
-        assert trained is not None
-        return Shapes(trained.state, trained.up, down)
+        """A made-up client takes a round of no steps, and shows what states, messages and models look like."""
+        return rehearsed(self.context, self.server, self.ids)
 
-    def _need(self, shapes: Shapes, workers: int) -> Need:
+    def _need(self, shapes: Shapes, workers: int, evaluations: int) -> Need:
         weights = self.method.task.size * self.method.task.dtype.itemsize
-        sizes = (tree.nbytes(shapes.state), tree.nbytes(shapes.up), tree.nbytes(shapes.down))
-        return need(*sizes, len(self.federation), weights, min(self.largest, len(self.federation)), workers)
+        state, up, personal, down = (tree.nbytes(part) for part in shapes)
+        clients = len(self.federation)
+        rows = sum(sum(self.federation.split(split).size) for split in ("validation", "test"))
+        told = {"predicted": rows * max(2, self.method.task.likelihood.outputs), "lines": LINES * evaluations}
+        return need(state, up, personal, down, clients, weights, min(self.largest, clients), workers, **told)
 
     def _workers(self, workers: Workers) -> int:
         return workers if workers != "auto" else min(cores(), len(self._stacks(self.everyone)))
 
     def _memory(self, shapes: Shapes) -> Memory:
-        """Room for every client's state, uplink and message."""
+        """Room for every client's state, uplink, message and personal model."""
         n = len(self.federation)
         return Memory(
             states=tree.map(lambda leaf: self._room(leaf, n), shapes.state),
             joined=zeros((n,), torch.bool, self.sharing),
             ups=tree.map(lambda leaf: self._room(leaf, n), shapes.up),
             down=tree.map(lambda leaf: zeros(leaf.shape, leaf.dtype, self.sharing), shapes.down),
-            personal=self.method.about.personal_downlink,
+            personal=tree.map(lambda leaf: self._room(leaf, n), shapes.personal),
+            addressed=self.method.hints.personal_downlink,
         )
 
     def _room(self, leaf: Tensor, rows: int) -> Tensor:
@@ -147,60 +173,99 @@ class Engine:
         for target, value in zip(tree.leaves(self.memory.down), tree.leaves(down), strict=True):
             target.copy_(value)
 
-    def round(self, number: int, trainers: list[int], reporters: list[int]) -> dict[str, NDArray[np.float64]]:
-        """One round: everyone in `trainers` trains, the `reporters` among them are aggregated. Returns logs [N]."""
+    def round(self, number: int, trainers: list[int], reporters: list[int]) -> Round:
+        """One round: everyone in `trainers` trains, and those of the `reporters` who answer are aggregated.
+
+        An update that did not come back, or is not finite, did not happen: neither the prior nor the client's own
+        state has anything of it.
+        """
         self._broadcast()
         reporters = sorted(reporters, key=lambda i: self.federation.clients[i])
         slot = {i: k for k, i in enumerate(reporters)}
-        stacks = self._stacks(trainers)
-        answers = self._run([Local(rows, [slot.get(i, -1) for i in rows], number) for rows in stacks])
-        memory = self.memory
-        memory.joined[trainers] = True
-        ups = tree.index(memory.ups, slice(len(reporters)))
-        server = self.method.aggregate(self.server, ups, self.ids[reporters])
-        self.server = tree.map(self._own, server)
-        logs: dict[str, NDArray[np.float64]] = {}
-        for answer in answers:
-            for name, values in answer.logs.items():
-                logs.setdefault(name, np.full(len(self.federation), np.nan))[answer.rows] = values
-        return logs
+        jobs = [TrainJob(rows, [slot.get(i, -1) for i in rows], number) for rows in self._stacks(trainers)]
+        answers = self._run(jobs)
+        left_out = {row: why for answer in answers for row, why in answer.left_out.items()}
+        came = {row for answer in answers for row in answer.rows}
+        left_out |= {row: NO_ANSWER for row in trainers if row not in came and row not in left_out}
+        self.memory.joined[torch.tensor([row for row in trainers if row not in left_out], dtype=torch.int64)] = True
+        counted = [row for row in reporters if row not in left_out]
+        counted = counted if len(counted) >= self.min_answers else []
+        if counted:
+            self._aggregate([slot[row] for row in counted], self.ids[counted])
+        return Round(self._logged(answers, number + 1), counted, left_out)
+
+    def _aggregate(self, slots: list[int], ids: Tensor) -> None:
+        rows = slice(len(slots)) if slots == list(range(len(slots))) else slots
+        server = tree.map(self._own, self.method.aggregate(self.server, tree.index(self.memory.ups, rows), ids))
+        self.server = server
 
     def _own(self, leaf: Tensor) -> Tensor:
         """The next round writes over the uplinks: a server state must not lie among them."""
         pointers = {up.untyped_storage().data_ptr() for up in tree.leaves(self.memory.ups)}
         return leaf.clone() if leaf.untyped_storage().data_ptr() in pointers else leaf
 
+    def _logged(self, answers: list[Answer], done: int) -> dict[str, NDArray[np.float64]]:
+        logs: dict[str, NDArray[np.float64]] = {}
+        for answer in answers:
+            for name, values in answer.logs.items():
+                for known in (logs, self.logs):
+                    known.setdefault(name, np.full(len(self.federation), np.nan))[answer.rows] = values
+            self.updated[answer.rows] = done
+        return logs
+
     def message_bytes(self) -> tuple[int, int]:
         """Bytes of one client's uplink and downlink."""
-        memory, personal = self.memory, self.method.about.personal_downlink
-        down = tree.index(memory.down, slice(1)) if personal else memory.down
+        memory = self.memory
+        down = tree.index(memory.down, slice(1)) if memory.addressed else memory.down
         return tree.nbytes(tree.index(memory.ups, slice(1))), tree.nbytes(down)
 
-    def predict(
-        self, number: int, splits: tuple[str, ...], *, models: bool = False
-    ) -> tuple[Predictions, list[dict[str, NDArray[Any]]]]:
-        """Every client's predictions with its personal model after round `number`, and the models if asked."""
+    def evaluate(self, number: int, splits: tuple[str, ...]) -> Evaluation:
+        """Every client's personal model after round `number`, judged where the client's examples are."""
         self._broadcast()
-        stacks = self._stacks(self.everyone)
+        scores: dict[str, list[Values]] = {s: [{} for _ in self.everyone] for s in splits}
         found: Predictions = {s: [np.empty((0, 0), np.float32)] * len(self.federation) for s in splits}
-        trees: list[dict[str, NDArray[Any]]] = [{} for _ in self.everyone]
-        for answer in self._run([Predict(rows, splits, number, models) for rows in stacks]):
+        for answer in self._run([EvaluateJob(rows, splits, number) for rows in self._stacks(self.everyone)]):
             for k, row in enumerate(answer.rows):
                 for split in splits:
+                    scores[split][row] = answer.scores[split][k]
                     found[split][row] = answer.predictions[split][k]
-                if models:
-                    trees[row] = answer.models[k]
-        return found, trees
+        return Evaluation(scores, found)
 
     def predict_global(self, splits: tuple[str, ...]) -> Predictions | None:
         """The prior's own predictions on every client's examples, if the method has a global model."""
         found: Predictions = {}
+        nothing = np.empty((0, self.method.task.likelihood.parameters), np.float32)
         for split in splits:
             data = self.federation.split(split)
-            found[split] = []
-            for c in range(len(data)):
-                log_p = self.method.predict_global(self.server, data.client(c)[0])
-                if log_p is None:
-                    return None
-                found[split].append(log_p.float().numpy())
+            found[split] = [nothing] * len(data)
+            for c, size in enumerate(data.size):
+                if size or c == 0:  # the first one says whether there is a global model
+                    predictive = self.method.predict_global(self.server, data.client(c)[0])
+                    if predictive is None:
+                        return None
+                    found[split][c] = predictive.float().numpy()
         return found
+
+    def keep(self) -> None:
+        """Remember the personal models as they were last evaluated: validation chose them."""
+        self.kept = tree.clone(self.memory.personal)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """All that a checkpoint must hold: with it, `restore` goes on as if nothing had been interrupted."""
+        memory, logs = self.memory, {name: torch.from_numpy(values) for name, values in self.logs.items()}
+        state = {"server": self.server, "states": memory.states, "joined": memory.joined, "logs": logs}
+        kept = {} if self.kept is None else {"kept": self.kept}
+        return tree.flatten({**state, **kept, "updated": torch.from_numpy(self.updated)})
+
+    def restore(self, flat: Mapping[str, Tensor]) -> None:
+        """Go on from a snapshot."""
+        server, client, _, _, personal = self.method.types
+        self.server = tree.unflatten(server, flat, "server")
+        self.memory.joined.copy_(flat["joined"])
+        states = tree.unflatten(client, flat, "states")
+        for target, source in zip(tree.leaves(self.memory.states), tree.leaves(states), strict=True):
+            target.copy_(source)
+        self.logs = {name: values.numpy().copy() for name, values in tree.unflatten(dict, flat, "logs").items()}
+        self.updated = flat["updated"].numpy().copy()
+        if any(path == "kept" or path.startswith("kept/") for path in flat):
+            self.kept = tree.unflatten(personal, flat, "kept")

@@ -16,21 +16,32 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedprior import tree
 from fedprior.data.federation import SPLITS, Federation
 from fedprior.engine.memory import keep_freed_memory
-from fedprior.engine.pool import Done, WorkerError
-from fedprior.engine.stack import Answer, Context, Job, Local, Memory, Trained, View
+from fedprior.engine.pool import Done, Runner, RunnerFactory, WorkerError
+from fedprior.engine.stack import Answer, Context, Job, Memory, View, Written
 from fedprior.errors import FedpriorError
 
 Arrays = dict[str, NDArray[Any]]
 """A tree as the object store takes it: NumPy arrays are read there without a copy, tensors are not."""
 
+Sent = list[tuple[str, list[int], Arrays]]
+"""What was written, as it travels."""
+
 AHEAD = 2  # tasks under way per core: one runs, one has its input ready
+
+
+def ray_cluster(address: str | None = None) -> RunnerFactory:
+    """Run the stacks on a Ray cluster."""
+
+    def start(context: Context, memory: Memory) -> Runner:
+        return Cluster(context, memory, address)
+
+    return start
 
 
 class Cluster:
@@ -53,7 +64,7 @@ class Cluster:
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
         """Hand out jobs, a bounded number at a time: every one under way holds its input in the object store."""
-        shared = None if self.memory.personal else self.ray.put(_arrays(self.memory.down))
+        shared = None if self.memory.addressed else self.ray.put(_arrays(self.memory.down))
         waiting, busy = deque(jobs), dict[Any, Job]()
         while waiting or busy:
             while waiting and len(busy) < self.ahead:
@@ -67,15 +78,15 @@ class Cluster:
 
     def _received(self, job: Job, ready: Any) -> Answer:
         try:
-            answer, state, up = self.ray.get(ready)
+            answer, sent = self.ray.get(ready)
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, FedpriorError):
                 raise FedpriorError(str(error.cause)) from None
             names = ", ".join(self.context.federation.clients[i] for i in job.rows[:8])
             raise WorkerError(str(error.cause), names, str(error)) from None
-        if isinstance(job, Local):
-            _, client, _, uplink, _ = self.context.method.types
-            self.memory.keep(job, Trained(_tree(client, state), _tree(uplink, up)))
+        _, client, _, uplink, personal = self.context.method.types
+        kinds: dict[str, Any] = {"states": client, "ups": uplink, "personal": personal}
+        self.memory.keep([Written(where, rows, _tree(kinds[where], arrays)) for where, rows, arrays in sent])
         found: Answer = answer
         return found
 
@@ -96,16 +107,12 @@ def _reach(address: str | None) -> None:
         raise FedpriorError(f"no Ray cluster answers at '{address}' ({error}): check ray_address.") from None
 
 
-def _task(
-    stored: list[Any], job: Job, states: Arrays, joined: list[bool], down: Arrays
-) -> tuple[Answer, Arrays, Arrays]:
+def _task(stored: list[Any], job: Job, states: Arrays, joined: list[bool], down: Arrays) -> tuple[Answer, Sent]:
     """What a Ray worker does."""
     context = _context(stored[0])
     _, client, downlink, _, _ = context.method.types
-    answer, trained = context.work(job, View(_tree(client, states), joined, _tree(downlink, down)))
-    if trained is None:
-        return answer, {}, {}
-    return answer, _arrays(trained.state), _arrays(trained.up)
+    answer, written = context.work(job, View(_tree(client, states), joined, _tree(downlink, down)))
+    return answer, [(part.where, part.rows, _arrays(part.values)) for part in written]
 
 
 @lru_cache(maxsize=1)
@@ -132,7 +139,8 @@ def _with_examples(federation: Federation, examples: list[torch.Tensor]) -> Fede
 
 
 def _arrays(values: Any) -> Arrays:
-    return {path: np.ascontiguousarray(leaf.numpy(force=True)) for path, leaf in tree.items(values)}
+    found = {path: leaf.numpy(force=True) for path, leaf in tree.items(values)}
+    return {k: v if v.flags.c_contiguous else v.copy() for k, v in found.items()}  # ascontiguousarray adds an axis
 
 
 def _tree(kind: Any, arrays: Arrays) -> Any:

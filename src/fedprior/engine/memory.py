@@ -1,10 +1,13 @@
 """What makes a process fit for this work: one thread, an allocator that keeps what it has, and enough memory.
 
-What a run needs, in bytes, for N clients of which R report, W worker processes and stacks of c clients:
+What a run needs, in bytes, for N clients, W worker processes and stacks of c clients:
 
-    data + N · state + R · uplink + W · (PROCESS + COPIES · c · weights + GATHER)
+    data + N · (state + uplink + 2 · personal model) + downlink + W · (PROCESS + COPIES · c · weights + GATHER)
+         + PREDICTIONS · 4 · P · rows + JOURNAL · N · lines
 
-States and uplinks are those of one client. They lie in memory that all processes share.
+States, uplinks and personal models are those of one client; the latter are there twice, as last evaluated and as
+selected. All lie in memory that all processes share. Beside them, in this process alone, lie the predictions, P numbers
+for each of the `rows` to validate and to test on, and the journal, `lines` a client in the course of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -24,10 +26,13 @@ from torch import Tensor
 
 from fedprior.data.client import GATHER_BYTES
 from fedprior.errors import FedpriorError
+from fedprior.room import available, gib
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 PROCESS = 200 << 20  # a worker's own pages: interpreter and torch, less what a fork shares
+PREDICTIONS = 4  # those being made, the last, the selected, and those of the global model
+JOURNAL = 800  # bytes of a client's line: a dictionary and its numbers
 COPIES = 6  # of a stack's weights at work: start, carry, gradients, moments, uplink
 
 
@@ -81,40 +86,47 @@ class Need(NamedTuple):
 
     kept: int  # states, uplinks and the downlink
     working: int  # all workers together
+    told: int = 0  # predictions and journal, in this process alone
 
     def check(self, sharing: Sharing) -> None:
         """Refuse a run that cannot fit, before it starts."""
         room = available()
-        if room is not None and self.kept + self.working > room:
+        if room is not None and sum(self) > room:
             raise FedpriorError(
-                f"the run needs about {_gib(self.kept + self.working)} ({_gib(self.kept)} for clients' states and "
-                f"uplinks, {_gib(self.working)} for its workers) but {_gib(room)} of memory are free: use fewer "
-                "workers, fewer clients or a smaller model."
+                f"the run needs about {gib(sum(self))} ({gib(self.kept)} for clients' states, uplinks and models, "
+                f"{gib(self.told)} for predictions and journal, {gib(self.working)} for its workers) but {gib(room)} "
+                "of memory are free: use fewer workers, fewer clients or a smaller model."
             )
         room = shared_room() if sharing == "spawn" else None
         if room is not None and self.kept > room:
             raise FedpriorError(
-                f"the run keeps {_gib(self.kept)} of states and uplinks in shared memory but /dev/shm has {_gib(room)} "
+                f"the run keeps {gib(self.kept)} of states and uplinks in shared memory but /dev/shm has {gib(room)} "
                 "free: enlarge it, or use workers=1."
             )
 
 
-def need(state: int, up: int, down: int, clients: int, weights: int, chunk: int, workers: int) -> Need:
-    """The formula; `state`, `up`, `down` and `weights` are the bytes of one client's."""
-    return Need(clients * (state + up) + down, workers * (PROCESS + COPIES * chunk * weights + 2 * GATHER_BYTES))
+def need(
+    state: int,
+    up: int,
+    personal: int,
+    down: int,
+    clients: int,
+    weights: int,
+    chunk: int,
+    workers: int,
+    *,
+    predicted: int = 0,
+    lines: int = 0,
+) -> Need:
+    """The formula; `state`, `up`, `personal` and `weights` are the bytes of one client's, `down` those of all.
 
-
-def available() -> int | None:
-    """Bytes that this process may still take, by the machine and by its control group; None where nobody tells."""
-    found = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())  # "max" is no number: no limit
-        found.append(limit - int((group / "memory.current").read_text()))
-    return min(found, default=None)
+    `predicted` are the numbers that one evaluation predicts, `lines` those of a client in the journal.
+    """
+    return Need(
+        clients * (state + up + 2 * personal) + down,
+        workers * (PROCESS + COPIES * chunk * weights + 2 * GATHER_BYTES),
+        PREDICTIONS * 4 * predicted + JOURNAL * clients * lines,
+    )
 
 
 def shared_room() -> int | None:
@@ -128,7 +140,3 @@ def shared_room() -> int | None:
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count, 0) / 2**20:.0f} MiB"

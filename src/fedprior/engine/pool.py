@@ -13,16 +13,18 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.multiprocessing
 
+from fedprior.engine.lifeline import tie, undisturbed
 from fedprior.engine.memory import how_to_start, keep_freed_memory
-from fedprior.engine.stack import Answer, Context, Job, Local, Memory
+from fedprior.engine.stack import Answer, Context, Job, Memory
 from fedprior.errors import FedpriorError
 
 Done = Callable[[Answer], None]
+RunnerFactory = Callable[[Context, Memory], "Runner"]
 
 START_SECONDS = {"fork": 0.1, "spawn": 5.0}
 """Work from which workers pay (`benchmarks/start.py`). Importing torch anew, as spawned ones do, takes 3 s."""
@@ -32,7 +34,10 @@ class Runner(Protocol):
     """Whoever does the jobs."""
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
-        """Do them all, in any order; `done` sees each answer as it arrives."""
+        """Do them, in any order; `done` sees each answer as it arrives.
+
+        Where clients are elsewhere, an answer may say that some are left out, or never come.
+        """
 
     def close(self) -> None:
         """The run is over."""
@@ -40,9 +45,8 @@ class Runner(Protocol):
 
 def do(context: Context, memory: Memory, job: Job) -> Answer:
     """A job, where the memory is at hand."""
-    answer, trained = context.work(job, memory.view(job.rows))
-    if isinstance(job, Local) and trained is not None:
-        memory.keep(job, trained)
+    answer, written = context.work(job, memory.view(job.rows))
+    memory.keep(written)
     return answer
 
 
@@ -82,14 +86,29 @@ class Pool:
         if how != "fork":
             context.federation.share_memory()  # a fork sees it anyway
         self.connections: list[Connection] = []
-        self.processes = []
-        for _ in range(workers):
-            ours, theirs = processes.Pipe()
-            process = processes.Process(target=_work, args=(theirs, context, memory), daemon=True)  # type: ignore[attr-defined]
+        self.processes: list[Any] = []
+        self.busy: set[Connection] = set()
+        try:
+            for _ in range(workers):
+                self._start(processes, context, memory)
+        except OSError as error:
+            self.close()
+            raise FedpriorError(
+                f"the system starts no more than {len(self.processes)} of {workers} workers ({error.strerror}): use "
+                "fewer workers."
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, processes: Any, context: Context, memory: Memory) -> None:
+        ours, theirs = processes.Pipe()
+        process = processes.Process(target=_work, args=(theirs, context, memory), daemon=True)
+        with undisturbed():
             process.start()
-            theirs.close()
             self.connections.append(ours)
             self.processes.append(process)
+        theirs.close()
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
         """Hand out jobs, first come first served."""
@@ -101,10 +120,10 @@ class Pool:
             ) from None
 
     def _run(self, jobs: Sequence[Job], done: Done) -> None:
-        waiting, busy = deque(jobs), set[Connection]()
+        waiting, busy = deque(jobs), self.busy
         for connection in self.connections[: len(jobs)]:
-            connection.send(waiting.popleft())
             busy.add(connection)
+            connection.send(waiting.popleft())
         while busy:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
@@ -112,41 +131,40 @@ class Pool:
                 if isinstance(answer, WorkerError):
                     raise FedpriorError(answer.message) if not answer.detail else answer
                 done(answer)
-                busy.discard(ready)
                 if waiting:
                     ready.send(waiting.popleft())
-                    busy.add(ready)
+                else:
+                    busy.discard(ready)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers: at once those that are at work, which nobody waits for any more."""
         for connection, process in zip(self.connections, self.processes, strict=True):
-            with contextlib.suppress(OSError):
-                connection.send(None)
+            if connection in self.busy:
+                process.kill()
+            else:
+                with contextlib.suppress(OSError):
+                    connection.send(None)
+        for connection, process in zip(self.connections, self.processes, strict=True):
             process.join(timeout=5)
             if process.is_alive():
-                process.terminate()
+                process.kill()
                 process.join()
             connection.close()
 
 
 def _work(connection: Connection, context: Context, memory: Memory) -> None:
+    tie()
     torch.set_num_threads(1)
     keep_freed_memory()
-    parent = multiprocessing.parent_process()
-    assert parent is not None
     while True:
         try:
-            if parent.sentinel in wait([connection, parent.sentinel]):
-                return  # a forked worker holds its own end of every pipe, so a dead parent is no end of file
             job: Job | None = connection.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         if job is None:
             return
         try:
             connection.send(do(context, memory, job))
-        except KeyboardInterrupt:
-            return
         except BaseException as error:
             names = ", ".join(context.federation.clients[i] for i in job.rows[:8])
             detail = "" if isinstance(error, FedpriorError) else traceback.format_exc()

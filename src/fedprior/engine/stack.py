@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.federation import Federation
+from fedprior.errors import FedpriorError
+from fedprior.metrics import Metric, Values, evaluate, metrics_of
 from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import Method
 from fedprior.rng import Key, Keys
@@ -36,7 +38,7 @@ def chunk_size(chunk: int | Literal["auto"], method: AnyMethod) -> int:
         return chunk
     if method.task.stackable:
         return max(1, min(STACK_CLIENTS, STACK_SCALARS // method.task.size))
-    return HEAD_CLIENTS if method.about.head_phase else 1
+    return HEAD_CLIENTS if method.hints.head_phase else 1
 
 
 def least_stacks(method: AnyMethod, clients: int) -> int:
@@ -65,14 +67,15 @@ class View(NamedTuple):
     down: Any  # D, shared or [c, ...]
 
 
-class Trained(NamedTuple):
-    """What a job adds to the run's memory: all that travels back."""
+class Written(NamedTuple):
+    """What a job adds to the run's memory: all that travels back from a worker elsewhere."""
 
-    state: Any  # C  [c, ...]
-    up: Any  # U  [r, ...] of those that report
+    where: Literal["states", "ups", "personal"]
+    rows: list[int]
+    values: Any  # [len(rows), ...]
 
 
-class Local(NamedTuple):
+class TrainJob(NamedTuple):
     """Let a stack train; `slots` say where in `ups` each one's uplink goes, -1 for those that do not report."""
 
     rows: list[int]
@@ -80,48 +83,50 @@ class Local(NamedTuple):
     round: int
 
 
-class Predict(NamedTuple):
-    """Let a stack personalise and predict the given splits; `models` asks for the personal models too."""
+class EvaluateJob(NamedTuple):
+    """Let a stack personalise, and judge the personal models on the given splits."""
 
     rows: list[int]
     splits: tuple[str, ...]
     round: int
-    models: bool
 
 
-Job = Local | Predict
-Predictions = dict[str, list[NDArray[np.float32]]]  # split -> log-probabilities [n, K] of each client
+Job = TrainJob | EvaluateJob
+Predictions = dict[str, list[NDArray[np.float32]]]  # split -> predictive distributions [n, P] of each client
 
 
-class Answer(NamedTuple):
-    """What comes back from a job beside `Trained`."""
+@dataclass(frozen=True)
+class Answer:
+    """What comes back from a job beside what is written."""
 
     rows: list[int]
-    logs: dict[str, NDArray[np.float64]]
-    predictions: Predictions
-    models: list[dict[str, NDArray[Any]]]
+    logs: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)  # rows whose update does not count, and why
+    scores: dict[str, list[Values]] = field(default_factory=dict)  # split -> metrics of each client
+    predictions: Predictions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a run keeps: every client's state, the uplinks of the round, and the newest downlink."""
+    """What a run keeps: every client's state, the uplinks of the round, the newest downlink, the personal models."""
 
     states: Any  # C  [N, ...]
     joined: Tensor  # [N] bool
     ups: Any  # U  [R, ...]
     down: Any  # D, shared or [N, ...]
-    personal: bool  # the downlink is one message per client
+    personal: Any  # P  [N, ...]  as last evaluated
+    addressed: bool  # the downlink is one message per client
 
     def view(self, rows: list[int]) -> View:
         """Rows as they lie in memory where they follow each other (which no method may write to), else copies."""
         chosen = _compact(rows)
-        down = tree.index(self.down, chosen) if self.personal else self.down
+        down = tree.index(self.down, chosen) if self.addressed else self.down
         return View(tree.index(self.states, chosen), self.joined[rows].tolist(), down)
 
-    def keep(self, job: Local, trained: Trained) -> None:
+    def keep(self, written: Sequence[Written]) -> None:
         """Write what a stack has learnt."""
-        _write(self.states, job.rows, trained.state)
-        _write(self.ups, [slot for slot in job.slots if slot >= 0], trained.up)
+        for part in written:
+            _write(getattr(self, part.where), part.rows, part.values, part.where)
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,10 @@ class Context:
     @cached_property
     def _keys(self) -> Keys:
         return Keys.of(self.root, self.federation.clients)
+
+    @cached_property
+    def _metrics(self) -> dict[str, Metric]:
+        return metrics_of(self.federation.target)
 
     def keys(self, rows: list[int]) -> Keys:
         """The clients' keys."""
@@ -153,39 +162,67 @@ class Context:
         where = torch.tensor(new)
         return tree.map(lambda leaf, values: leaf.index_copy(0, where, values), view.states, fresh)
 
-    def work(self, job: Job, view: View) -> tuple[Answer, Trained | None]:
+    def work(self, job: Job, view: View) -> tuple[Answer, list[Written]]:
         """Run a job."""
-        down = view.down if self.method.about.personal_downlink else tree.expand(view.down, len(job.rows))
+        down = view.down if self.method.hints.personal_downlink else tree.expand(view.down, len(job.rows))
         state = self._states(job.rows, view, down)
-        return self._local(job, state, down) if isinstance(job, Local) else (self._predict(job, state, down), None)
+        return self._train(job, state, down) if isinstance(job, TrainJob) else self._evaluate(job, state, down)
 
-    def _local(self, job: Local, state: Any, down: Any) -> tuple[Answer, Trained]:
+    def _train(self, job: TrainJob, state: Any, down: Any) -> tuple[Answer, list[Written]]:
         data, keys = self.federation.train[job.rows], self.keys(job.rows).fold("round", job.round)
         state, up, logs = self.method.local_update(state, down, data, keys)
-        reporting = [k for k, slot in enumerate(job.slots) if slot >= 0]
-        if len(reporting) < len(job.rows):
-            up = tree.index(up, reporting)
-        return Answer(job.rows, {k: v.double().numpy() for k, v in logs.items()}, {}, []), Trained(state, up)
+        fine = finite(up, state, len(job.rows))
+        counted = [k for k, ok in enumerate(fine) if ok]
+        reporting = [k for k in counted if job.slots[k] >= 0]
+        written = [
+            Written("states", [job.rows[k] for k in counted], _rows(state, counted, len(fine))),
+            Written("ups", [job.slots[k] for k in reporting], _rows(up, reporting, len(fine))),
+        ]
+        left_out = {row: NOT_FINITE for row, ok in zip(job.rows, fine, strict=True) if not ok}
+        return Answer(job.rows, {k: v.double().numpy() for k, v in logs.items()}, left_out), written
 
-    def _predict(self, job: Predict, state: Any, down: Any) -> Answer:
+    def _evaluate(self, job: EvaluateJob, state: Any, down: Any) -> tuple[Answer, list[Written]]:
         method, keys = self.method, self.keys(job.rows).fold("evaluation", job.round)
-        personal = method.personalise(state, down, self.federation.train[job.rows], keys.fold("personalise"))
-        predictions: Predictions = {}
-        for split in job.splits:
-            data = self.federation.split(split)[job.rows]
-            parts: list[list[Tensor]] = [[] for _ in job.rows]
-            for batch in data.batches(EVALUATION_BATCH):
-                log_p = method.predict(personal, batch.x, keys.fold("predict"))
-                for c, m in enumerate(batch.counts()):
-                    parts[c].append(log_p[c, :m])
-            empty = torch.empty(0, method.task.classes)
-            predictions[split] = [torch.cat(p).float().numpy() if p else empty.numpy() for p in parts]
-        models = [_arrays(personal, c) for c in range(len(job.rows))] if job.models else []
-        return Answer(job.rows, {}, predictions, models)
+        data = self.federation.train[job.rows]
+        if method.about.uses_validation:
+            data = replace(data, validation=self.federation.validation[job.rows])
+        personal = method.personalise(state, down, data, keys.fold("personalise"))
+        predictions = {split: self._predict(personal, job.rows, split, keys.fold("predict")) for split in job.splits}
+        scores = {split: self._scores(found, job.rows, split) for split, found in predictions.items()}
+        return Answer(job.rows, scores=scores, predictions=predictions), [Written("personal", job.rows, personal)]
+
+    def _predict(self, personal: Any, rows: list[int], split: str, keys: Keys) -> list[NDArray[np.float32]]:
+        parts: list[list[Tensor]] = [[] for _ in rows]
+        for batch in self.federation.split(split)[rows].batches(EVALUATION_BATCH):
+            predictive = self.method.predict(personal, batch.x, keys)
+            for c, m in enumerate(batch.counts()):
+                parts[c].append(predictive[c, :m])
+        empty = torch.empty(0, self.method.task.likelihood.parameters)
+        return [torch.cat(p).float().numpy() if p else empty.numpy() for p in parts]
+
+    def _scores(self, predictions: list[NDArray[np.float32]], rows: list[int], split: str) -> list[Values]:
+        data = self.federation.split(split)[rows]
+        return [evaluate(self._metrics, found, data.client(c)[1].numpy()) for c, found in enumerate(predictions)]
 
 
-def _arrays(personal: Any, c: int) -> dict[str, NDArray[Any]]:
-    return {path: leaf[c].numpy(force=True).copy() for path, leaf in tree.items(personal)}
+NOT_FINITE = "its update is not finite"
+
+
+def finite(up: Any, state: Any, clients: int) -> list[bool]:
+    """Whether all numbers that a client sends and keeps are finite; such that cannot be added up count as infinite.
+
+    A method that sends nothing is not looked at: nobody else can be spoilt, and its own failure is to be seen.
+    """
+    sent = tree.leaves(up)
+    kept = {leaf.data_ptr(): leaf for leaf in (*sent, *tree.leaves(state)) if leaf.is_floating_point()} if sent else {}
+    total = torch.zeros(clients, dtype=torch.float64)
+    for leaf in kept.values():  # what is both sent and kept, once
+        total += leaf.reshape(clients, -1).sum(1)
+    return [bool(ok) for ok in torch.isfinite(total)]
+
+
+def _rows(values: Any, rows: list[int], count: int) -> Any:
+    return values if len(rows) == count else tree.index(values, rows)
 
 
 def _compact(rows: list[int]) -> slice | list[int]:
@@ -194,10 +231,15 @@ def _compact(rows: list[int]) -> slice | list[int]:
     return slice(first, last) if rows == list(range(first, last)) else rows
 
 
-def _write(memory: Any, rows: list[int], values: Any) -> None:
+def _write(memory: Any, rows: list[int], values: Any, what: str) -> None:
     if not rows:
         return
     where = _compact(rows)
-    for target, value in zip(tree.leaves(memory), tree.leaves(values), strict=True):
+    for (path, target), value in zip(tree.items(memory), tree.leaves(values), strict=True):
+        if value.shape[1:] != target.shape[1:]:
+            raise FedpriorError(
+                f"the entry '{path}' of a client's {what} has the shape {tuple(value.shape[1:])} at one client and "
+                f"{tuple(target.shape[1:])} at another: it must not depend on the number of examples."
+            )
         if value.data_ptr() != target[rows[0]].data_ptr():  # else a state came back as it was
             target[where] = value

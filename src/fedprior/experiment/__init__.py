@@ -1,90 +1,196 @@
-"""Runs: one method, several compared, and the resumption of either."""
+"""Runs: one method, several compared, and the resumption of either. The command line calls these three functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from torch import nn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
-from fedprior.errors import FedpriorError
-from fedprior.experiment.config import Settings, make_task
+from fedprior.errors import FedpriorError, shown
+from fedprior.experiment import folder as folders
+from fedprior.experiment.comparison import Comparison
+from fedprior.experiment.config import Model, Settings, Setup
 from fedprior.experiment.journal import Observer
-from fedprior.experiment.loop import execute
 from fedprior.experiment.participation import Participation
+from fedprior.experiment.placing import at_work
 from fedprior.experiment.result import PersonalModel, Result, load_model
-from fedprior.local import Train
-from fedprior.methods.fedavg_ft import FedAvgFT
-from fedprior.methods.local import Local
-from fedprior.models.task import Task
-from fedprior.options import check_names, plain_errors
+from fedprior.methods import build
+from fedprior.options import check_names, check_truths, check_values, plain_errors
+from fedprior.protocol import Method
 
-__all__ = ["Participation", "PersonalModel", "Result", "Settings", "compare", "load_model", "run"]
+__all__ = [
+    "Comparison",
+    "Participation",
+    "PersonalModel",
+    "Result",
+    "Settings",
+    "compare",
+    "load_model",
+    "resume",
+    "run",
+]
+
+Observers = Callable[[str, int], Observer | None]
+"""Gives each run that has rounds left its observer, by the method's name and the number of rounds."""
+
+BESIDE = ("local", "fedavg_ft")
+"""What stands beside every method that is compared."""
 
 
 def run(
     method: AnyMethod,
     federation: Federation,
     *,
-    model: nn.Module | Mapping[str, Any] | None = None,
-    reference: Result | None = None,
+    model: Model = None,
+    out: str | Path | None = None,
+    reference: Result | Literal["local"] | None = None,
     observe: Observer | None = None,
+    observers: Observers | None = None,
     **settings: Any,
 ) -> Result:
     """Train a method on a federation.
 
-    `model` is a network of yours or a section such as `{"name": "mlp", "hidden": [100]}`; without it, the
+    `model` is a network of yours, a name or a section such as `{"name": "mlp", "hidden": [100]}`; without it, the
     federation's recipe decides, as it does for `method.train`. `settings` are the fields of `Settings`. With a
-    `reference` (a finished run of Local), the result tells each client's gain over it.
+    `reference` (a finished run, or "local" to run Local first), the result tells each client's gain over it. With
+    `out`, the run has a folder with checkpoints; the same call continues one that was interrupted, and the same call
+    with more rounds goes on with one that was not.
     """
-    check_names("the settings", settings, Settings.model_fields)
-    with plain_errors("settings"):
-        checked = Settings(**settings)
-    spec, bound, data = _bind(method, federation, model, checked)
-    return execute(bound, data, checked, model=spec, reference=reference, observe=observe)
+    setup = Setup.of(method, federation, model, _settings(settings))
+    _check_reference(reference)
+    local = None
+    if reference == "local":
+        reference = None
+        if method.about.name != "local":  # with the same training, in a folder within the run's
+            local = Setup.of(build("local", train=setup.method.train), setup.federation, model, setup.settings)
+    folder, observers = _place(out), observers or (lambda name, rounds: observe)
+    runs = {".": setup} | ({} if local is None else {"local": local})
+    with _at_work(folder, runs, lambda place: folders.begin(setup, place, local)):
+        if local is not None:
+            reference = _finished(local, None if folder is None else folder / "local", None, observers)
+        return _finished(setup, folder, reference, observers)
 
 
 def compare(
     methods: Sequence[AnyMethod],
     federation: Federation,
     *,
-    model: nn.Module | Mapping[str, Any] | None = None,
+    model: Model = None,
+    out: str | Path | None = None,
     baselines: bool = True,
     observe: Observer | None = None,
+    observers: Observers | None = None,
     **settings: Any,
-) -> dict[str, Result]:
-    """Train several methods on the same partition, from the same weights, with Local and FedAvg-FT beside them."""
-    chosen = {m.about.name: m for m in methods}
+) -> Comparison:
+    """Train several methods on the same partition, from the same weights, with Local and FedAvg-FT beside them.
+
+    With `out`, every method has a sub-folder; the same call continues a comparison that was interrupted.
+    """
+    checked, chosen, folder = _settings(settings), _named(methods), _place(out)
+    if not chosen and not baselines:
+        raise FedpriorError("there is nothing to compare: give at least one method.")
+    train = methods[0].train if methods else None
+    for name in BESIDE if baselines else ():
+        chosen.setdefault(name, build(name) if train is None else build(name, train=train))
+    ordered = sorted(chosen, key=lambda name: BESIDE.index(name) if name in BESIDE else len(BESIDE))
+    setups = {name: Setup.of(chosen[name], federation, model, checked) for name in ordered}
+    with _at_work(folder, setups, lambda place: folders.begin_comparison(setups, place)):
+        return _carry_out(setups, folder, observers or (lambda name, rounds: observe))
+
+
+def resume(
+    folder: str | Path, *, observe: Observer | None = None, observers: Observers | None = None
+) -> Result | Comparison:
+    """Continue what a folder holds; the result is the same, bit for bit, as without the interruption.
+
+    In its `config.toml`, `rounds` may be larger than before, and `workers`, `engine` and `ray_address` anything.
+    """
+    place, observers = _place(folder), observers or (lambda name, rounds: observe)
+    if place is None:
+        raise FedpriorError("there is no folder to resume: give the output folder of a run or a comparison.")
+    names = folders.compared(place)
+    if names is not None:
+        found = {name: folders.configuration(place / name) for name in names}
+        if len({config.rounds for config in found.values()}) > 1:
+            told = ", ".join(f"{config.rounds} for {name}" for name, config in found.items())
+            raise FedpriorError(f"the runs compared in '{place}' differ in rounds ({told}): give all the same.")
+        federation = next(iter(found.values())).load_data()
+        setups = {name: config.setup(federation) for name, config in found.items()}
+        with _at_work(place, setups):
+            return _carry_out(setups, place, observers)
+    config = folders.configuration(place)
+    setup, reference = config.setup(config.load_data()), None
+    runs = {".": setup}
+    if (place / "local" / folders.RUN).exists():  # which has as many rounds as the run itself
+        own = folders.configuration(place / "local").model_copy(update={"rounds": config.rounds})
+        runs["local"] = own.setup(setup.federation)
+    with _at_work(place, runs, lambda place: folders.begin(setup, place, runs.get("local"))):
+        if "local" in runs:
+            reference = _finished(runs["local"], place / "local", None, observers)
+        return _finished(setup, place, reference, observers)
+
+
+@contextmanager
+def _at_work(
+    folder: Path | None, runs: Mapping[str, Setup], begin: Callable[[Path], bool] | None = None
+) -> Iterator[None]:
+    """Begin what is new, and keep others out while there is work; what is only read needs no lock."""
+    if folder is None:
+        yield
+    elif all(folders.finished(folder / name, setup.settings.rounds) for name, setup in runs.items()):
+        if begin is not None:
+            begin(folder)
+        yield
+    else:
+        with at_work(folder, None if begin is None else partial(begin, folder)):
+            yield
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    check_names("the settings", given, Settings.model_fields)
+    check_values("settings", given)
+    check_truths("settings", Settings, given)
+    with plain_errors("settings"):
+        return Settings(**given)
+
+
+def _place(out: Any) -> Path | None:
+    if out is not None and (not isinstance(out, str | Path) or not str(out).strip() or "\0" in str(out)):
+        raise FedpriorError(f"{shown(out)} is not a folder: give its path.")
+    return None if out is None else Path(out)
+
+
+def _check_reference(reference: Any) -> None:
+    if not (reference is None or isinstance(reference, Result) or (type(reference), reference) == (str, "local")):
+        raise FedpriorError(f'reference = {shown(reference)} is not valid: give a finished run\'s result, or "local".')
+
+
+def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
+    if not isinstance(methods, list | tuple):
+        raise FedpriorError(f"{shown(methods)} is not a list of methods: give objects such as [FedMAP(), FedProx()].")
+    for method in methods:
+        if not isinstance(method, Method):
+            raise FedpriorError(f"{shown(method)} is not a method: give objects such as FedMAP(sigma2=15).")
+    chosen = {method.about.name: method for method in methods}
     if len(chosen) < len(methods):
         raise FedpriorError("a method stands twice among those to compare: compare its variants in runs of their own.")
-    if baselines:
-        beside: tuple[AnyMethod, ...] = (Local(), FedAvgFT())
-        train = methods[0].train if methods else None
-        for extra in beside:
-            if extra.about.name not in chosen:
-                chosen = {extra.about.name: extra if train is None else type(extra)(train=train)} | chosen
-    ordered = sorted(chosen.values(), key=lambda m: m.about.name != "local")
+    return chosen
+
+
+def _carry_out(setups: Mapping[str, Setup], folder: Path | None, observers: Observers) -> Comparison:
     results: dict[str, Result] = {}
-    for method in ordered:
-        results[method.about.name] = run(
-            method, federation, model=model, reference=results.get("local"), observe=observe, **settings
-        )
-    return results
+    for name, setup in setups.items():
+        place = None if folder is None else folder / name
+        results[name] = _finished(setup, place, results.get("local"), observers)
+    return Comparison(results)
 
 
-def _bind(
-    method: AnyMethod,
-    federation: Federation,
-    model: nn.Module | Mapping[str, Any] | None,
-    settings: Settings,
-) -> tuple[dict[str, Any], AnyMethod, Federation]:
-    data = federation.to(settings.dtype)
-    if isinstance(model, nn.Module):
-        spec: dict[str, Any] = {"name": "custom"}
-        task = Task(model, federation.classes, dtype=settings.dtype, mixed=settings.mixed)
-    else:
-        spec = dict(model or federation.recipe.get("model", {"name": "softmax"}))
-        task = make_task(spec, data, settings)
-    return spec, method.bind(task, Train(**federation.recipe.get("train", {}))), data
+def _finished(setup: Setup, folder: Path | None, reference: Result | None, observers: Observers) -> Result:
+    """Do what is left of a run; one that is only read has nothing to observe."""
+    read = folder is not None and folders.finished(folder, setup.settings.rounds)
+    observe = None if read else observers(setup.method.about.name, setup.settings.rounds)
+    return folders.carry_out(setup, folder, reference, observe)

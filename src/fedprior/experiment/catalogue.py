@@ -9,11 +9,12 @@ import numpy as np
 from fedprior.data.federation import from_arrays
 from fedprior.engine import Engine
 from fedprior.engine.memory import single_thread
-from fedprior.local import Train
 from fedprior.methods import build
 from fedprior.models import build as build_model
+from fedprior.models.likelihood import likelihood_of
 from fedprior.models.task import Task
 from fedprior.protocol import METHODS
+from fedprior.training import Train
 
 REFERENCE = "MLP 784-100-10, 79,510 parameters"
 
@@ -22,12 +23,13 @@ def catalogue() -> list[dict[str, Any]]:
     """Every method with what it says of itself and the bytes of its messages for the reference network."""
     rng = np.random.default_rng(0)
     data = from_arrays({name: (rng.normal(size=(20, 784)), np.arange(20) % 10) for name in "ab"}, classes=10)
-    task = Task(build_model("mlp", {}, data.shape, data.classes), data.classes)
+    likelihood = likelihood_of(data.target)
+    task = Task(build_model("mlp", {}, data.shape, likelihood.outputs), likelihood)
     entries = []
     for name, cls in METHODS.items():
         with single_thread(), Engine(build(name).bind(task, Train()), data, 0) as engine:
             up, down = engine.message_bytes()
-        entries.append({**cls.about._asdict(), "bytes_up": up, "bytes_down": down})
+        entries.append({**cls.about._asdict(), **cls.hints._asdict(), "bytes_up": up, "bytes_down": down})
     return sorted(entries, key=lambda e: (GROUPS.index(e["group"]), e["year"], e["name"]))
 
 

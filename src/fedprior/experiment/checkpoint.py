@@ -1,93 +1,108 @@
-"""Checkpoints: the server's state, every client's state and who has joined. Randomness needs no saving: it is keyed.
+"""Checkpoints: what the engine says must be kept, and what was selected. Randomness needs no saving: it is keyed.
 
 `checkpoint/round-00012.safetensors` holds the tensors; `checkpoint/manifest.json` names the newest complete one with
-its checksum and is replaced last, so that a run killed at any moment finds a whole checkpoint or none.
+its checksum and is replaced last, so that a run killed at any moment finds a whole checkpoint or none. The manifest
+also binds the checkpoint to its run: to the data, to the whole configuration, and to what the journals say up to there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedprior import tree
-from fedprior.engine import Engine
+from torch import Tensor
+
 from fedprior.errors import FedpriorError
+from fedprior.experiment.identity import refuse_another
+from fedprior.experiment.seal import JOURNALS, Running, Seal, parsed
 from fedprior.files import pack, read_tensors, write_bytes, write_text
 
-FORMAT = 1
+FORMAT = 3
+EMPTY = Running().seal()
 
 
-class Manifest(NamedTuple):
+class Newest(NamedTuple):
     """Which checkpoint is the newest."""
 
     round: int  # rounds done
     file: str
     sha256: str
     federation: str  # fingerprint of the data
+    config: Mapping[str, Any] = {}  # what makes the run what it is
+    journals: Mapping[str, Any] = {}  # seals of the journals up to here
     format: int = FORMAT
 
 
+class Checkpoint(NamedTuple):
+    """The state after some rounds."""
+
+    round: int
+    tensors: dict[str, Tensor]
+    journals: Mapping[str, Seal]
+    config: Mapping[str, Any]
+
+
 class Saver:
-    """Writes and restores the checkpoints of one run."""
+    """Writes and reads the checkpoints of one run."""
 
-    def __init__(self, folder: Path, engine: Engine, fingerprint: str) -> None:
-        self.folder, self.engine, self.fingerprint = folder, engine, fingerprint
+    def __init__(self, folder: Path, fingerprint: str, config: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.fingerprint, self.config = folder, fingerprint, dict(config or {})
 
-    def save(self, done: int) -> None:
+    def save(self, done: int, tensors: Mapping[str, Tensor], journals: Mapping[str, Seal] | None = None) -> None:
         """Write the state after `done` rounds, then drop the checkpoint before it."""
-        memory = self.engine.memory
-        content = pack(tree.flatten({"server": self.engine.server, "states": memory.states, "joined": memory.joined}))
+        content = pack(tensors)
         checksum = hashlib.sha256(content).hexdigest()
-        manifest = Manifest(done, f"round-{done:05d}.safetensors", checksum, self.fingerprint)
-        write_bytes(self.folder / manifest.file, content)
-        write_text(self.folder / "manifest.json", json.dumps(manifest._asdict(), indent=2) + "\n")
+        seals = {name: seal._asdict() for name, seal in (journals or dict.fromkeys(JOURNALS, EMPTY)).items()}
+        newest = Newest(done, f"round-{done:05d}.safetensors", checksum, self.fingerprint, self.config, seals)
+        write_bytes(self.folder / newest.file, content)
+        write_text(self.folder / "manifest.json", json.dumps(newest._asdict(), indent=2) + "\n")
         for old in self.folder.glob("round-*.safetensors"):
-            if old.name != manifest.file:
+            if old.name != newest.file:
                 old.unlink()
 
-    def restore(self) -> int:
-        """Put the newest checkpoint into the engine; returns its rounds, 0 when there is none yet."""
+    def read(self) -> Checkpoint | None:
+        """The newest checkpoint, or None when there is none yet."""
         found = read_manifest(self.folder)
         if found is None:
-            return 0
-        check_data(self.folder, self.fingerprint)
+            return None
+        check_run(self.folder, self.fingerprint, self.config)
         path = self.folder / found.file
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != found.sha256:
             raise damaged(path, "its checksum is wrong")
-        flat, _ = read_tensors(path)
-        server, client, *_ = self.engine.method.types
-        self.engine.server = tree.unflatten(server, flat, "server")
-        memory = self.engine.memory
-        memory.joined.copy_(flat["joined"])
-        states = tree.unflatten(client, flat, "states")
-        for target, source in zip(tree.leaves(memory.states), tree.leaves(states), strict=True):
-            target.copy_(source)
-        return found.round
+        try:
+            journals = parsed(found.journals)
+        except (TypeError, KeyError) as error:
+            raise damaged(self.folder / "manifest.json", str(error)) from None
+        return Checkpoint(found.round, read_tensors(path)[0], journals, found.config)
 
 
-def check_data(folder: Path, fingerprint: str) -> None:
-    """Refuse to continue or to show a run on other data than it began with."""
-    found = read_manifest(folder)
+def check_run(folder: Path, fingerprint: str, config: Mapping[str, Any]) -> None:
+    """Refuse to continue or to show a run on other data, or with another configuration, than it began with."""
+    found = read_manifest(folder, any_format=True)
     if found is not None and found.federation != fingerprint:
         raise FedpriorError(
             f"the data differ from those that the run in '{folder.parent}' began with: resume it with the same data."
         )
+    if found is not None and found.format == FORMAT:
+        refuse_another(folder.parent, found.config, config)
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The newest checkpoint of a run, or None when it has none yet."""
+def read_manifest(folder: Path, *, any_format: bool = False) -> Newest | None:
+    """The newest checkpoint of a run, or None when it has none yet; `any_format`: its tensors will not be read."""
     path = folder / "manifest.json"
     if not path.exists():
         return None
     try:
-        found = Manifest(**json.loads(path.read_text()))
+        found = Newest(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise damaged(path, str(error)) from None
-    if not (isinstance(found.round, int) and isinstance(found.file, str)):
+    kinds = (found.round, int), (found.file, str), (found.config, dict), (found.journals, dict)
+    if not all(isinstance(value, kind) for value, kind in kinds):
         raise damaged(path, "its entries are of the wrong kind")
-    if found.format != FORMAT:
+    if found.format != FORMAT and not any_format:
         raise FedpriorError(f"'{path}' has format {found.format}, this version reads {FORMAT}: use a matching version.")
     return found
 

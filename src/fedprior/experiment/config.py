@@ -8,80 +8,57 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import tomli_w
-import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
+from torch import nn
 
 from fedprior import methods, models
 from fedprior.data import datasets
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
-from fedprior.errors import FedpriorError
-from fedprior.experiment.participation import Participation
-from fedprior.files import write_text
-from fedprior.local import Train
+from fedprior.errors import FedpriorError, cut, shown
+from fedprior.experiment.settings import Settings
+from fedprior.models.likelihood import likelihood_of
 from fedprior.models.task import Task
-from fedprior.options import check_names, names, plain_errors
+from fedprior.options import check_names, check_truths, check_values, names, plain_errors
+from fedprior.protocol import Method
+from fedprior.rng import Key
+from fedprior.training import AUTO, Train
+
+__all__ = [
+    "CUSTOM",
+    "Config",
+    "Model",
+    "Section",
+    "Settings",
+    "Setup",
+    "build_model",
+    "data_section",
+    "parse",
+    "read",
+]
 
 Section = dict[str, Any]
+Model = nn.Module | Mapping[str, Any] | str | None
+"""A network, its section or its name; None: what the federation recommends."""
 NAMED = ("method", "data", "model")
-
-
-def _count(value: Any) -> Any:
-    if value != "auto" and (type(value) is not int or not 1 <= value <= 10_000):
-        raise ValueError("give a whole number from 1 on, or auto")
-    return value
-
-
-Count = Annotated[int | Literal["auto"], BeforeValidator(_count)]
-
-
-class Settings(BaseModel):
-    """How a run goes, whatever the method and the data."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rounds: Annotated[int, Field(ge=1, description="communication rounds")] = 50
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="determines the partition, the weights and every draw")] = 0
-    participation: Participation = Participation()
-    eval_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0 means ten in a run")] = 0
-    checkpoint_every: Annotated[int, Field(ge=0, description="rounds between checkpoints; 0 means ten in a run")] = 0
-    precision: Annotated[
-        Literal["float32", "float64", "bfloat16"],
-        Field(description="of weights and inputs; bfloat16: float32, with training passes computed in bfloat16"),
-    ] = "float32"
-    workers: Annotated[Count, Field(description="worker processes; results do not depend on it")] = "auto"
-    chunk: Annotated[Count, Field(description="clients per stack")] = "auto"
-    engine: Annotated[Literal["local", "ray"], Field(description="who runs the stacks of clients")] = "local"
-    ray_address: Annotated[str | None, Field(description="the cluster to join; none: RAY_ADDRESS, or here")] = None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision as torch names it."""
-        return torch.float64 if self.precision == "float64" else torch.float32
-
-    @property
-    def mixed(self) -> bool:
-        """Whether training passes compute in bfloat16."""
-        return self.precision == "bfloat16"
-
-    def every(self, given: int) -> int:
-        """A period in rounds."""
-        return given or max(1, self.rounds // 10)
+LARGEST = 1 << 20
+"""Bytes of a configuration file."""
+CUSTOM = "custom"
+"""The name of data and networks that came from Python, and cannot be had again by name."""
 
 
 class Config(Settings):
     """All of a run: the settings, and a section each for the method, the data, the model and the local training."""
 
     data: Section
-    method: Section = {}
-    methods: dict[str, Section] = {}
-    model: Section = {}
-    train: Section = {}
+    method: Section = Field(default_factory=dict)
+    methods: dict[str, Section] = Field(default_factory=dict)
+    model: Section = Field(default_factory=dict)
+    train: Section = Field(default_factory=dict)
 
     def settings(self) -> Settings:
         """The settings alone."""
@@ -91,8 +68,8 @@ class Config(Settings):
         """The federation in the run's precision; `data.seed` fixes the partition apart from the run's seed."""
         options = dict(self.data)
         name, seed = options.pop("name"), options.pop("seed", self.seed)
-        if type(seed) is not int:
-            raise FedpriorError(f"data.seed = {seed!r} is not valid: give a whole number.")
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise FedpriorError(f"data.seed = {shown(seed)} is not valid: give a whole number from 0 on.")
         return datasets.load(name, seed=seed, **options).to(self.settings().dtype)
 
     def build_model(self, federation: Federation) -> Section:
@@ -101,10 +78,6 @@ class Config(Settings):
         if "name" in self.model and self.model["name"] != recipe["name"]:
             recipe = {}
         return recipe | self.model
-
-    def build_task(self, federation: Federation) -> Task:
-        """The model for this federation's inputs."""
-        return make_task(self.build_model(federation), federation, self.settings())
 
     def build_train(self, federation: Federation) -> Train:
         """The local training: the recipe's, changed where the run says so."""
@@ -115,33 +88,96 @@ class Config(Settings):
         with plain_errors("train"):
             return Train(**(recipe | self.train))
 
-    def build_method(self, federation: Federation) -> AnyMethod:
-        """The method, bound to its task."""
+    def build_method(self, train: Train = AUTO) -> AnyMethod:
+        """The method, not yet bound to a task."""
         options = dict(self.method)
-        method = methods.build(options.pop("name"), options, self.build_train(federation))
-        return method.bind(self.build_task(federation), method.train)
+        return methods.build(options.pop("name"), options, train)
 
-    def resolved(self, federation: Federation) -> Config:
-        """The same run with every default spelled out, so that it stays the same when defaults change."""
-        method = self.build_method(federation)
-        return self.model_copy(
-            update={
-                "method": {"name": method.about.name, **method.hyperparameters()},
-                "model": models.defaults(self.build_model(federation)),
-                "data": {**datasets.defaults(self.data["name"], self.data), **self.data},
-                "train": asdict(method.train),
+    def of_method(self, name: str, options: Mapping[str, Any]) -> Config:
+        """The same run of another method."""
+        return self.model_copy(update={"method": {"name": name, **options}})
+
+    def document(self) -> Section:
+        """As a config file has it."""
+        document: Section = _plain(self.model_dump(exclude_none=True, exclude={"methods"}))
+        return document
+
+    def setup(self, federation: Federation) -> Setup:
+        """The run on its federation, ready to go."""
+        method = self.build_method(self.build_train(federation))
+        return Setup.of(method, federation, self.build_model(federation), self.settings())
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run with everything in place: the method is bound to its task, the data are in the run's precision."""
+
+    method: AnyMethod
+    federation: Federation
+    model: Section
+    settings: Settings
+
+    @classmethod
+    def of(cls, method: AnyMethod, federation: Federation, model: Model, settings: Settings) -> Setup:
+        """Bind a method; without a model or local training of its own, the federation's recipe decides."""
+        _check_kinds(method, federation, model)
+        data, likelihood = federation.to(settings.dtype), likelihood_of(federation.target)
+        if isinstance(model, nn.Module):
+            spec: Section = {"name": CUSTOM, "parameters": sum(p.numel() for p in model.parameters())}
+            module = model
+        else:
+            named = {"name": model} if isinstance(model, str) else model
+            spec = dict(named or federation.recipe.get("model", {"name": "softmax"}))
+            module = build_model(spec, federation.shape, likelihood.outputs)
+            spec = models.defaults(spec)
+        task = Task(module, likelihood, dtype=settings.dtype, mixed=settings.mixed)
+        settings.participation.newcomer_ids(Key.from_seed(settings.seed), federation.clients)  # refuses too many
+        return cls(method.bind(task, Train(**federation.recipe.get("train", {}))), data, spec, settings)
+
+    def document(self) -> Section:
+        """The run as a config file has it, with every default spelled out: it stays the same when defaults change."""
+        document: Section = _plain(
+            {
+                **self.settings.model_dump(),
+                "method": {"name": self.method.about.name, **self.method.hyperparameters()},
+                "model": self.model,
+                "data": data_section(self.federation, self.settings.seed),
+                "train": asdict(self.method.train),
             }
+        )
+        return document
+
+
+def data_section(federation: Federation, seed: int) -> Section:
+    """Where the data come from, with every default spelled out, for a run with a seed."""
+    name, options = federation.name, federation.options
+    known = datasets.defaults(name, options) if name in datasets.DATASETS else {}
+    own = {"seed": federation.seed} if federation.seed != seed else {}
+    section: Section = _plain({"name": name, **dict(sorted({**known, **options}.items())), **own})
+    return section
+
+
+def _check_kinds(method: Any, federation: Any, model: Any) -> None:
+    """What Python would only stumble over later."""
+    if not isinstance(method, Method):
+        raise FedpriorError(f"{shown(method)} is not a method: give an object such as FedMAP(sigma2=15).")
+    if not isinstance(federation, Federation):
+        raise FedpriorError(
+            f"the data are of type {type(federation).__name__}, not a federation: make one with fedprior.data.load or "
+            "fedprior.data.from_arrays."
+        )
+    if not isinstance(model, nn.Module | Mapping | str | None):
+        raise FedpriorError(
+            f'model = {shown(model)} is not a network: give one, or a section such as {{"name": "mlp"}}.'
         )
 
 
-def make_task(spec: Mapping[str, Any], federation: Federation, settings: Settings) -> Task:
-    """A model section as a task."""
+def build_model(spec: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A model section as a network."""
     options = dict(spec)
     if "name" not in options:
         raise FedpriorError('the model section names no model: give it a "name", such as "mlp".')
-    name = options.pop("name")
-    module = models.build(name, options, federation.shape, federation.classes)
-    return Task(module, federation.classes, dtype=settings.dtype, mixed=settings.mixed)
+    return models.build(options.pop("name"), options, shape, outputs)
 
 
 def parse(
@@ -161,6 +197,8 @@ def parse(
         if isinstance(merged.get(key), str):
             merged[key] = {"name": merged[key]}
     check_names("the configuration", merged, Config.model_fields)
+    # data that came from Python may have any name, and options are checked where data are loaded
+    check_values("the configuration", {key: value for key, value in merged.items() if key != "data"})
     if several and "method" in merged:
         raise FedpriorError("a comparison takes --methods a,b,c and methods.NAME.key=value, not `method`.")
     if not several and merged.get("methods"):
@@ -168,18 +206,13 @@ def parse(
     for section in ("data",) if several else ("method", "data"):
         if not isinstance(merged.get(section), dict) or "name" not in merged[section]:
             raise FedpriorError(f"the run names no {section}: give --{section} NAME or {section}.name=NAME.")
-    if isinstance(merged.get("participation"), dict):
-        check_names("participation", merged["participation"], names(Participation))
+    check_truths("configuration", Config, merged)
     with plain_errors("configuration"):
         return Config(**merged)
 
 
-def write(config: Config, path: Path) -> None:
-    """Write a config so that `parse` gives it back."""
-    write_text(path, tomli_w.dumps(_plain(config.model_dump(exclude_none=True, exclude={"methods"}))))
-
-
 def _plain(value: Any) -> Any:
+    """As TOML can hold it: nothing is None, paths are text."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
@@ -190,29 +223,52 @@ def _plain(value: Any) -> Any:
 def read(file: Path) -> Section:
     """A TOML file."""
     try:
+        if not file.is_file():
+            raise FedpriorError(f"cannot read the configuration file '{file}': it is no file.")
+        if file.stat().st_size > LARGEST:
+            raise FedpriorError(f"'{file}' has more than {LARGEST >> 20} MiB: it is no configuration file.")
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError:
         raise FedpriorError(f"cannot read the configuration file '{file}': check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedpriorError(f"'{file}' is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise FedpriorError(f"'{file}' is nested too deep: no option is.") from None
+    except ValueError as error:  # no TOML, no UTF-8, a NUL in the path, or a number of thousands of digits
+        raise FedpriorError(f"'{file}' is not valid TOML: {cut(str(error))}.") from None
+
+
+def _value(override: str, text: str) -> Any:
+    """What stands behind the sign: TOML, all of it one value, or else a word.
+
+    In an inline table neither a comment nor a further line can hide.
+    """
+    try:
+        found = tomllib.loads(f"one = {{value = {text}}}")
+    except tomllib.TOMLDecodeError:
+        if not text.isprintable():
+            raise FedpriorError(f"'{cut(override)}' is not an override: its value must be one line of text.") from None
+        return {"True": True, "False": False}.get(text, text)  # a bare word is a string
+    except RecursionError:
+        raise FedpriorError(f"'{cut(override)}' is nested too deep: no option is.") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise FedpriorError(f"'{cut(override)}' is not an override: {cut(str(error))}.") from None
+    if list(found) != ["one"] or list(found["one"]) != ["value"]:
+        raise FedpriorError(f"'{cut(override)}' sets more than one option: give one key=value at a time.")
+    return found["one"]["value"]
 
 
 def _override(merged: Section, override: str) -> None:
     key, sign, text = override.partition("=")
     path = key.split(".")
-    if not sign or not all(path):
-        raise FedpriorError(f"'{override}' is not an override: write key=value, such as method.sigma2=15.")
-    try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = {"True": True, "False": False}.get(text, text)  # a bare word is a string
+    if not sign or not all(path) or not key.isprintable():
+        raise FedpriorError(f"'{cut(override)}' is not an override: write key=value, such as method.sigma2=15.")
+    value = _value(override, text)
     target = merged
     for part in path[:-1]:
         if target is merged and part in NAMED and isinstance(merged.get(part), str):
             merged[part] = {"name": merged[part]}  # method=fedmap method.sigma2=15
         target = target.setdefault(part, {})
         if not isinstance(target, dict):
-            raise FedpriorError(f"'{override}' reaches into '{part}', which is a single value.")
+            raise FedpriorError(f"'{cut(override)}' reaches into '{cut(part)}', which is a single value.")
     if isinstance(target.get(path[-1]), dict) and not isinstance(value, dict):
         target[path[-1]]["name"] = value  # method=fedmap
     else:

@@ -1,7 +1,9 @@
-"""What a run writes down as it goes: a line a round, and every client's metrics at every evaluation.
+"""What a run writes down as it goes: a line per round, and at every evaluation each client's metrics and logs.
 
-`events.jsonl` and `clients.csv` mirror two lists in memory. A resumed run first drops the lines that its checkpoint
-does not cover, since those rounds will run again.
+`events.jsonl`, `clients.csv` and `logs.csv` mirror three lists in memory. A resumed run first drops the lines that its
+checkpoint does not cover, since those rounds will run again; those that it covers must be what was written.
+A metric that a client cannot have is an empty cell, that of a model that diverged is `nan`. Files are read
+by their headers, so those of runs with other metrics stay readable.
 """
 
 from __future__ import annotations
@@ -10,21 +12,27 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedprior.errors import FedpriorError
-from fedprior.files import write_text
-from fedprior.metrics import METRICS, Cohort
+from fedprior.experiment.seal import CLIENTS, EVENTS, JOURNALS, LOGS, Running, Seal
+from fedprior.files import write_bytes, write_text
+from fedprior.metrics import Cohort, Value
+from fedprior.names import csv_cell, from_csv_cell
 
 Event = dict[str, Any]
 Observer = Callable[[Event], None]
 """Sees every event as it happens: for progress bars and live views."""
 
-COLUMNS = ("round", "model", "split", "client", "examples", *METRICS)
+TEXT, WHOLE = ("model", "split", "client"), ("round", "examples", "updated")
+"""The columns that are not metrics or logs."""
 
 
 class Journal:
@@ -33,47 +41,110 @@ class Journal:
     def __init__(self, folder: Path | None, observe: Observer | None = None) -> None:
         self.folder, self.observe = folder, observe
         self.events: list[Event] = []
-        self.rows: list[Event] = []
+        self.rows: list[Event] = []  # round, model, split, client, examples and metrics
+        self.logs: list[Event] = []  # round, client, updated and what the method logged of that update
+        self.headers: dict[str, list[str]] = {}  # of the files
+        self.running = {name: Running() for name in JOURNALS}
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> None:
         """Take up the whole history."""
         assert self.folder is not None
-        self.events, self.rows = _events(self.folder / "events.jsonl"), _rows(self.folder / "clients.csv")
+        self.events = _events(self.folder / "events.jsonl")
+        self.rows, self.logs = (_rows(self.folder / name) for name in ("clients.csv", "logs.csv"))
 
-    def rewind(self, done: int, rounds: int) -> None:
-        """Forget, on disk too, what comes after `done` rounds; the last evaluation always runs again."""
+    def rewind(self, done: int, rounds: int, seals: Mapping[str, Seal] | None = None) -> None:
+        """Forget, on disk too, what comes after `done` rounds; the last evaluation always runs again.
+
+        With the `seals` of a checkpoint, what it covers must be as it was; if it is not, nothing is changed.
+        """
         assert self.folder is not None
-        self.load()
+        if done:
+            covered = {name: _covered(self.folder / name, seal) for name, seal in (seals or {}).items()}
+            for name, content in covered.items():
+                write_bytes(self.folder / name, content)
+            self.load()
         self.events = [
             e for e in self.events if e["round"] <= done and (e["kind"], e["round"]) != ("evaluation", rounds)
         ]
-        self.rows = [r for r in self.rows if r["round"] <= done and r["round"] != rounds]
-        write_text(self.folder / "events.jsonl", "".join(_line(e) for e in self.events))
-        write_text(self.folder / "clients.csv", _csv(self.rows, header=bool(self.rows)))
+        self.rows, self.logs = (
+            [r for r in rows if r["round"] <= done and r["round"] != rounds] for rows in (self.rows, self.logs)
+        )
+        self._replace(EVENTS, "".join(_line(e) for e in self.events))
+        self._rewrite(CLIENTS, self.rows)
+        self._rewrite(LOGS, self.logs)
+
+    def seals(self) -> dict[str, Seal]:
+        """The files as they are now, safe on the disk."""
+        assert self.folder is not None
+        for name in JOURNALS:
+            if self.running[name].size:
+                with (self.folder / name).open("rb") as file:
+                    os.fsync(file.fileno())
+        return {name: self.running[name].seal(len(self.headers.get(name, []))) for name in JOURNALS}
+
+    def evaluated(self, round: int) -> bool:
+        """Whether there is an evaluation after a round."""
+        return any((e["kind"], e["round"]) == ("evaluation", round) for e in self.events)
 
     def event(self, event: Event) -> None:
         """Add a line."""
         self.events.append(event)
         if self.folder is not None:
-            with (self.folder / "events.jsonl").open("a") as file:
-                file.write(_line(event))
+            self._write_behind(EVENTS, _line(event))
         if self.observe is not None:
             self.observe(event)
 
-    def evaluation(self, round: int, model: str, split: str, clients: tuple[str, ...], cohort: Cohort) -> None:
+    def evaluation(self, round: int, model: str, split: str, clients: Sequence[str], cohort: Cohort) -> None:
         """Add every client's metrics."""
         rows: list[Event] = []
-        for i, client in enumerate(clients):
-            row: Event = {"round": round, "model": model, "split": split, "client": client}
-            row |= {"examples": int(cohort.sizes[i])} | {m: float(v[i]) for m, v in cohort.clients.items()}
-            rows.append(row)
-        new = not self.rows
-        self.rows += rows
-        if self.folder is not None:
-            with (self.folder / "clients.csv").open("a", newline="") as file:
-                file.write(_csv(rows, header=new))
+        for client, size, values in zip(clients, cohort.sizes.tolist(), cohort.clients, strict=True):
+            rows.append({"round": round, "model": model, "split": split, "client": client, "examples": size} | values)
+        self._append(CLIENTS, self.rows, rows)
+
+    def client_logs(
+        self, round: int, clients: Sequence[str], updated: NDArray[np.int64], logs: Mapping[str, NDArray[np.float64]]
+    ) -> None:
+        """Add what the method logged of every client's last update, for those that have had one."""
+        rows = [
+            {"round": round, "client": client, "updated": int(updated[i])}
+            | {name: float(logs[name][i]) for name in sorted(logs)}
+            for i, client in enumerate(clients)
+            if updated[i]
+        ]
+        self._append(LOGS, self.logs, rows)
+
+    def values(self, round: int, split: str, model: str = "personal") -> dict[str, dict[str, Value]]:
+        """Each client's metrics at an evaluation, by name."""
+        found = [r for r in self.rows if (r["round"], r["split"], r["model"]) == (round, split, model)]
+        return {r["client"]: {k: v for k, v in r.items() if k not in (*TEXT, *WHOLE)} for r in found}
+
+    def _append(self, name: str, known: list[Event], rows: list[Event]) -> None:
+        known += rows
+        if self.folder is None or not rows:
+            return
+        header = self.headers.get(name, [])
+        if not set(_columns(rows)) <= set(header):  # the first lines, or new metrics in the file of an older run
+            self._rewrite(name, known)
+            return
+        self._write_behind(name, _csv(rows, header, header=False))
+
+    def _write_behind(self, name: str, text: str) -> None:
+        assert self.folder is not None
+        content = text.encode()
+        with (self.folder / name).open("ab") as file:
+            file.write(content)
+        self.running[name].add(content)
+
+    def _replace(self, name: str, text: str) -> None:
+        assert self.folder is not None
+        write_text(self.folder / name, text)
+        self.running[name] = Running(text.encode())
+
+    def _rewrite(self, name: str, rows: list[Event]) -> None:
+        self.headers[name] = _columns(rows)
+        self._replace(name, _csv(rows, self.headers[name]))
 
 
 def jsonable(value: Any) -> Any:
@@ -96,7 +167,7 @@ def _line(event: Event) -> str:
 def _events(path: Path) -> list[Event]:
     """The whole lines of a file; a last line cut off by a crash is dropped."""
     events = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             events.append(json.loads(line))
         except ValueError:
@@ -104,28 +175,69 @@ def _events(path: Path) -> list[Event]:
     return events
 
 
-def _csv(rows: list[Event], *, header: bool) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def _covered(path: Path, seal: Seal) -> bytes:
+    """What a checkpoint covers of a file; in a table, columns may have come after it."""
+    content = path.read_bytes() if path.exists() else b""
+    if not seal.fits(content[: seal.size]) and seal.columns:
+        with suppress(FedpriorError, UnicodeDecodeError, csv.Error):
+            rows = _rows(path)
+            content = _csv(rows, _columns(rows)[: seal.columns]).encode() if rows else content
+    if not seal.fits(content[: seal.size]):
+        raise FedpriorError(
+            f"'{path}' is missing or damaged (its first {seal.lines} lines are not those that the checkpoint covers): "
+            "nothing was changed; put a copy of it back, or start the run again in a new folder."
+        )
+    return content[: seal.size]
+
+
+def _columns(rows: Iterable[Event]) -> list[str]:
+    """Every key that occurs, in the order of first appearance."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def _csv(rows: list[Event], columns: list[str], *, header: bool = True) -> str:
+    lines: list[list[Any]] = [list(columns)] if header and rows else []
+    lines += [[row.get(column) for column in columns] for row in rows]
+    return "".join(",".join(map(_cell, line)) + "\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    """Text is quoted where it needs to be, which for the `csv` module does not include every line break."""
+    if not isinstance(value, str):
+        return "" if value is None else str(value)
+    cell = csv_cell(value)
+    quoted = any(special in cell for special in ',"\r\n')
+    return '"' + cell.replace('"', '""') + '"' if quoted else cell
 
 
 def _rows(path: Path) -> list[Event]:
     if not path.exists():
         return []
     rows = []
-    whole = path.read_bytes().rpartition(b"\n")[0].decode()  # a last line without its end was cut off by a crash
+    try:
+        whole = path.read_bytes().rpartition(b"\n")[0].decode()  # a last line without its end was cut off by a crash
+    except UnicodeDecodeError:
+        raise FedpriorError(f"'{path}' is damaged (it is not UTF-8): start the run again in a new folder.") from None
     with io.StringIO(whole, newline="") as file:
         for row in csv.DictReader(file):
             if any(value is None for value in row.values()):
                 break  # so was a quoted name with a line break in it
             try:
-                parsed: Event = {k: row[k] for k in ("model", "split", "client")}
-                parsed |= {k: int(row[k]) for k in ("round", "examples")} | {m: float(row[m]) for m in METRICS}
-            except (KeyError, ValueError) as error:
+                rows.append(_parsed(row))
+            except (KeyError, TypeError, ValueError) as error:
                 raise FedpriorError(f"'{path}' is damaged ({error}): start the run again in a new folder.") from None
-            rows.append(parsed)
     return rows
+
+
+def _parsed(row: dict[str, str]) -> Event:
+    parsed: Event = {
+        from_csv_cell(k): int(v) if k in WHOLE else from_csv_cell(v) if k in TEXT else _value(v) for k, v in row.items()
+    }
+    parsed["round"], parsed["client"]
+    if parsed.get("examples") == 0:  # older files have nan there
+        parsed |= {k: None for k in parsed if k not in (*TEXT, *WHOLE)}
+    return parsed
+
+
+def _value(cell: str) -> Value:
+    return float(cell) if cell else None

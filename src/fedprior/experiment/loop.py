@@ -1,28 +1,31 @@
-"""The loop: rounds, evaluations, checkpoints."""
+"""The loop: rounds, evaluations, checkpoints. Simulation and deployment share it and differ in the engine's runner."""
 
 from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprior import __version__, tree
+from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.engine import AnyMethod, Engine, Predictions
+from fedprior.engine import AnyMethod, Engine, Evaluation, Predictions, RunnerFactory
 from fedprior.engine.memory import single_thread
-from fedprior.errors import FedpriorWarning
-from fedprior.experiment.checkpoint import Saver
-from fedprior.experiment.config import Settings
+from fedprior.errors import FedpriorError, FedpriorWarning
+from fedprior.experiment.checkpoint import Checkpoint, Saver, damaged
+from fedprior.experiment.config import Settings, Setup
+from fedprior.experiment.describe import describe, outcome
+from fedprior.experiment.identity import GROWS, identity
 from fedprior.experiment.journal import Journal, Observer
-from fedprior.experiment.result import Result, labelled
-from fedprior.metrics import cohort_metrics
-from fedprior.rng import Key
+from fedprior.experiment.result import Last, Result
+from fedprior.experiment.selection import Selection, validation_score
+from fedprior.files import clear_temporary
+from fedprior.metrics import Cohort, cohort, cohort_metrics, metrics_of
 
 SPLITS = ("validation", "test")
 
@@ -37,147 +40,165 @@ def execute(
     resume: bool = False,
     reference: Result | None = None,
     observe: Observer | None = None,
+    runner: RunnerFactory | None = None,
 ) -> Result:
     """Run a bound method from the start, or from the newest checkpoint of `folder`."""
     began = time.perf_counter()
-    journal = Journal(folder, observe)
-    how: dict[str, Any] = {"backend": settings.engine, "address": settings.ray_address}
     with (
         single_thread(),
-        Engine(method, federation, settings.seed, chunk=settings.chunk, workers=settings.workers, **how) as engine,
+        Engine(
+            method,
+            federation,
+            settings.seed,
+            chunk=settings.chunk,
+            workers=settings.workers,
+            runner=runner or settings.runner(),
+            min_answers=settings.min_answers,
+            evaluations=settings.rounds // settings.every(settings.eval_every) + 1,
+        ) as engine,
     ):
-        saver = Saver(folder / "checkpoint", engine, federation.fingerprint()) if folder is not None else None
-        first, diverged = 0, False
-        if resume and saver is not None:
-            first = saver.restore()
-            journal.rewind(first, settings.rounds)
+        config = identity(Setup(method, federation, dict(model), settings))
+        run = Run(engine, settings, Journal(folder, observe), folder, config)
+        first = run.restored() if resume else 0
         for number in range(first, settings.rounds):
-            done = number + 1
-            last = done == settings.rounds
-            judged = last or done % settings.every(settings.eval_every) == 0
-            lost = _round(engine, settings, journal, number, judged=judged)
-            if lost and not diverged:  # said once; the run goes on, since others may be fine
-                diverged = True
-                _warn(method, done, f"{lost} of {len(federation)} clients")
-            if judged and not last:
-                _evaluate(engine, journal, done)
-            if saver is not None and (last or done % settings.every(settings.checkpoint_every) == 0):
-                saver.save(done)
-        predictions, models = _evaluate(engine, journal, settings.rounds, models=True)
-    summary = describe(method, federation, settings, model) | outcome(journal, settings.rounds)
+            run.advance(number)
+        run.evaluate(settings.rounds)
+        models, selection, last = engine.kept, run.selection, Last(run.last, engine.memory.personal)
+    summary = describe(method, federation, settings, model) | outcome(run.journal, settings, selection.round)
     summary["timing"] = {"seconds": time.perf_counter() - began, "first_round": first}
-    result = Result(method, federation, settings.seed, journal, predictions, models, summary, reference)
-    if reference is not None:
-        summary["gain"] = result.gain()._asdict()
-    summary["clients"] = result.clients.reset_index().to_dict(orient="records")
+    assert selection.predictions is not None
+    result = Result(method, federation, run.journal, selection.predictions, models, summary, reference, last)
+    summary |= result.numbers()
     if folder is not None:
         result.save(folder)
     return result
 
 
-def _round(engine: Engine, settings: Settings, journal: Journal, number: int, *, judged: bool) -> int:
-    """One round; the number of clients whose loss is not finite."""
-    began = time.perf_counter()
-    method, clients = engine.method, engine.federation.clients
-    everyone = method.about.everyone_trains and (judged or not method.memoryless)
-    cohort = settings.participation.draw(engine.root, clients, number, settings.rounds, everyone_trains=everyone)
-    logs = engine.round(number, cohort.trainers, cohort.reporters)
-    up, down = engine.message_bytes()
-    journal.event(
-        {
-            "kind": "round",
-            "round": number + 1,
-            "trainers": len(cohort.trainers),
-            "reporters": len(cohort.reporters),
-            "bytes_up": up * len(cohort.reporters),
-            "bytes_down": down * len(cohort.trainers),
-            "logs": {name: _mean(values) for name, values in logs.items()},
-            "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
-            "seconds": time.perf_counter() - began,
-        }
-    )
-    loss = logs.get("loss")
-    return 0 if loss is None else int((~np.isfinite(loss[cohort.trainers])).sum())
+class Run:
+    """A run under way."""
+
+    def __init__(
+        self, engine: Engine, settings: Settings, journal: Journal, folder: Path | None, config: Mapping[str, Any]
+    ) -> None:
+        self.engine, self.settings, self.journal, self.folder = engine, settings, journal, folder
+        self.selection = Selection()
+        self.last: Predictions = {}
+        self.warned = False
+        self.saver = None
+        if folder is not None:
+            self.saver = Saver(folder / "checkpoint", engine.federation.fingerprint(), config)
+
+    def restored(self) -> int:
+        """Take up the newest checkpoint; returns the rounds that it covers."""
+        if self.saver is None or self.folder is None:
+            return 0
+        found, settings = self.saver.read(), self.settings
+        done = 0 if found is None else found.round
+        if found is not None:
+            self._take_up(found)
+        self.journal.rewind(done, settings.rounds, None if found is None else found.journals)
+        (self.folder / "summary.json").unlink(missing_ok=True)  # there when a finished run gets more rounds
+        clear_temporary(self.folder)
+        due = 0 < done < settings.rounds and done % settings.every(settings.eval_every) == 0
+        if due and not self.journal.evaluated(done):  # it was the last, which comes after the last checkpoint
+            self.evaluate(done)
+        return done
+
+    def _take_up(self, found: Checkpoint) -> None:
+        assert self.saver is not None
+        part, rounds = self.settings.participation, self.settings.rounds
+        if part.last_round_all and part.rule != "all" and found.round == found.config.get(GROWS, rounds) < rounds:
+            raise FedpriorError(
+                f"the run in '{self.folder}' cannot have more rounds: with participation.last_round_all its last one "
+                "was another than it would be now; start it in a new folder."
+            )
+        try:
+            self.engine.restore(found.tensors)
+            self.selection.restore(found.tensors, SPLITS, len(self.engine.federation))
+        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            raise damaged(self.saver.folder, f"it does not fit this run: {str(error).splitlines()[0]}") from None
+
+    def advance(self, number: int) -> None:
+        """One round, and the evaluation and the checkpoint that are due after it."""
+        settings, done = self.settings, number + 1
+        last = done == settings.rounds
+        judged = last or done % settings.every(settings.eval_every) == 0
+        self._round(number, judged=judged)
+        if judged and not last:  # the last evaluation comes after the last checkpoint, and always runs
+            self.evaluate(done)
+        if self.saver is not None and (last or done % settings.every(settings.checkpoint_every) == 0):
+            self.saver.save(done, self.engine.snapshot() | self.selection.snapshot(), self.journal.seals())
+
+    def _round(self, number: int, *, judged: bool) -> None:
+        began = time.perf_counter()
+        engine, method, clients = self.engine, self.engine.method, self.engine.federation.clients
+        everyone = method.hints.everyone_trains and (judged or not method.memoryless)
+        rounds = self.settings.rounds
+        drawn = self.settings.participation.draw(engine.root, clients, number, rounds, everyone_trains=everyone)
+        done = engine.round(number, drawn.trainers, drawn.reporters)
+        up, down = engine.message_bytes()
+        self.journal.event(
+            {
+                "kind": "round",
+                "round": number + 1,
+                "trainers": len(drawn.trainers),
+                "reporters": len(drawn.reporters),
+                "counted": len(done.counted),
+                "left_out": {clients[row]: why for row, why in sorted(done.left_out.items())},
+                "bytes_up": up * len(drawn.reporters),
+                "bytes_down": down * len(drawn.trainers),
+                "logs": {name: _mean(values) for name, values in done.logs.items()},
+                "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
+                "seconds": time.perf_counter() - began,
+            }
+        )
+        loss = done.logs.get("loss", np.zeros(len(clients)))
+        lost = {row for row in drawn.trainers if not np.isfinite(loss[row])} | set(done.left_out)
+        if lost and not self.warned:  # said once; the run goes on, since others may be fine
+            self.warned = True
+            _warn(method, number + 1, len(lost), len(clients), Counter(done.left_out.values()))
+
+    def evaluate(self, done: int) -> None:
+        """Metrics of every client's personal model, and of the global one, on validation and test."""
+        engine, journal, clients = self.engine, self.journal, self.engine.federation.clients
+        found, shared = engine.evaluate(done, SPLITS), engine.predict_global(SPLITS)
+        judged = {"personal": {split: self._personal(found, split) for split in SPLITS}}
+        if shared is not None:
+            judged["global"] = {split: self._shared(shared, split) for split in SPLITS}
+        scores: dict[str, dict[str, Any]] = {}
+        for kind, splits in judged.items():
+            for split, of in splits.items():
+                told = {**of.summary, "evaluated": of.evaluated, "diverged": of.diverged}
+                scores.setdefault(kind, {})[split] = told
+                journal.evaluation(done, kind, split, clients, of)
+        journal.client_logs(done, clients, engine.updated, engine.logs)
+        self.last = found.predictions
+        score = validation_score(scores)
+        if self.settings.select == "last" or self.selection.better(score):
+            engine.keep()
+            self.selection.take(done, score, found.predictions)
+        journal.event({"kind": "evaluation", "round": done, "selected": self.selection.round, **scores})
+
+    def _personal(self, found: Evaluation, split: str) -> Cohort:
+        federation = self.engine.federation
+        pairs = list(zip(found.predictions[split], federation.labels(split), strict=True))
+        return cohort(metrics_of(federation.target), found.scores[split], federation.split(split).size, pairs)
+
+    def _shared(self, found: Predictions, split: str) -> Cohort:
+        federation = self.engine.federation
+        pairs = list(zip(found[split], federation.labels(split), strict=True))
+        return cohort_metrics(metrics_of(federation.target), pairs)
 
 
-def _warn(method: AnyMethod, done: int, clients: str) -> None:
-    told = f"{method.about.title} diverged in round {done}: the loss of {clients} is no finite number; lower train.lr"
-    warnings.warn(f"{told}, or the method's own steps.", FedpriorWarning, stacklevel=3)
+def _warn(method: AnyMethod, done: int, lost: int, clients: int, reasons: Counter[str]) -> None:
+    what = f"the loss of {lost} of {clients} clients is not finite"
+    if reasons:
+        what = f"{lost} of {clients} clients were left out ({', '.join(reasons)})"
+    told = f"{method.about.title} is in trouble in round {done}: {what}; lower train.lr, or the method's own steps."
+    warnings.warn(told, FedpriorWarning, stacklevel=4)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
     """Over the clients that trained."""
     trained = values[~np.isnan(values)]
     return float(trained.mean()) if len(trained) else float("nan")
-
-
-def _evaluate(
-    engine: Engine, journal: Journal, done: int, *, models: bool = False
-) -> tuple[Predictions, list[dict[str, NDArray[Any]]]]:
-    """Metrics of every client's personal model, and of the global one, on validation and test."""
-    federation = engine.federation
-    personal, trees = engine.predict(done, SPLITS, models=models)
-    scores: dict[str, dict[str, Any]] = {}
-    for kind, predictions in (("personal", personal), ("global", engine.predict_global(SPLITS))):
-        if predictions is None:
-            continue
-        scores[kind] = {}
-        for split in SPLITS:
-            cohort = cohort_metrics(labelled(predictions[split], federation, split))
-            scores[kind][split] = {**cohort.summary, "evaluated": cohort.evaluated}
-            journal.evaluation(done, kind, split, federation.clients, cohort)
-    journal.event({"kind": "evaluation", "round": done, **scores})
-    return personal, trees
-
-
-def describe(method: AnyMethod, federation: Federation, settings: Settings, model: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run: enough to read the numbers by, and to build the method again."""
-    about = method.about
-    return {
-        "version": __version__,
-        "method": {"name": about.name, **method.hyperparameters()},
-        "data": {"name": federation.name, **federation.options},
-        "model": dict(model),
-        "train": asdict(method.train),
-        "classes": federation.classes,
-        "shape": list(federation.shape),
-        "parameters": method.task.size,
-        "precision": settings.precision,
-        "seed": settings.seed,
-        "rounds": settings.rounds,
-        "participation": asdict(settings.participation),
-        "newcomers": [
-            federation.clients[i] for i in settings.participation.late(Key.from_seed(settings.seed), federation.clients)
-        ],
-        "heterogeneity": federation.heterogeneity(),
-        "evaluation": {
-            "personal": f"each client's own model, {method.moment}, on its own split",
-            "global": "the shared model after aggregation, on each client's split",
-            "clients": f"all {len(federation)}",
-            "mean": "unweighted over clients",
-            "std": "over clients (ddof 1)",
-            "pooled": "all clients' examples together",
-            "worst_decile": "mean of the worst tenth of the clients",
-        },
-    }
-
-
-def outcome(journal: Journal, rounds: int) -> dict[str, Any]:
-    """The metrics of the last round and of the round that validation would choose, and the bytes sent."""
-    evaluations = [e for e in journal.events if e["kind"] == "evaluation"]
-    scores: dict[int, dict[str, Any]] = {
-        e["round"]: {k: e[k] for k in ("personal", "global") if k in e} for e in evaluations
-    }
-    chosen = max(scores, key=lambda r: (_validation(scores[r]), -r))
-    by = "highest mean validation accuracy of the personal models; the first such round"
-    trained = [e for e in journal.events if e["kind"] == "round"]
-    return {
-        "last": {"round": rounds, **scores[rounds]},
-        "selected": {"round": chosen, "by": by, **scores[chosen]},
-        "bytes": {"up": sum(e["bytes_up"] for e in trained), "down": sum(e["bytes_down"] for e in trained)},
-    }
-
-
-def _validation(scores: dict[str, Any]) -> float:
-    value = scores["personal"]["validation"]["accuracy"]["mean"]
-    return -1.0 if value is None or np.isnan(value) else float(value)

@@ -9,19 +9,22 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedprior.errors import FedpriorError
+from fedprior.options import STRICT, one_sentence, renamed
 from fedprior.rng import Key
 
 ATTEMPTS = 1000
 
 
-class Cohort(NamedTuple):
+class Drawn(NamedTuple):
     """The clients of one round."""
 
     trainers: list[int]
     reporters: list[int]
 
 
-@dataclass(frozen=True)
+@renamed(least="min_reporters")
+@one_sentence("participation")
+@dataclass(frozen=True, config=STRICT)
 class Participation:
     """A rule that draws the reporters of each round. Draws are keyed by client, so the clients' order is irrelevant."""
 
@@ -30,14 +33,16 @@ class Participation:
         Field(description="everyone; a fixed share; or each client by itself with probability `rate`"),
     ] = "all"
     rate: Annotated[float, Field(gt=0, le=1, description="share or probability of reporting")] = 1.0
-    least: Annotated[int, Field(ge=1, description="fewest reporters; bernoulli redraws until there are as many")] = 1
+    min_reporters: Annotated[
+        int, Field(ge=1, description="fewest reporters; bernoulli redraws until there are as many")
+    ] = 1
     last_round_all: Annotated[bool, Field(description="everyone reports in the last round")] = False
     newcomers: Annotated[int, Field(ge=0, description="clients that take no part, and join when all is over")] = 0
     joining: Annotated[Literal["random", "first"], Field(description="which newcomers: drawn, or first by name")] = (
         "random"
     )
 
-    def late(self, root: Key, clients: Sequence[str]) -> list[int]:
+    def newcomer_ids(self, root: Key, clients: Sequence[str]) -> list[int]:
         """The newcomers."""
         if self.newcomers >= len(clients):
             raise FedpriorError(
@@ -48,19 +53,19 @@ class Participation:
         draws = [root.fold("newcomers", name).word for name in clients]
         return sorted(sorted(range(len(clients)), key=lambda i: draws[i])[: self.newcomers])
 
-    def draw(self, root: Key, clients: Sequence[str], number: int, rounds: int, *, everyone_trains: bool) -> Cohort:
+    def draw(self, root: Key, clients: Sequence[str], number: int, rounds: int, *, everyone_trains: bool) -> Drawn:
         """The cohort of round `number` (from 0) of `rounds`."""
-        late = set(self.late(root, clients))
+        late = set(self.newcomer_ids(root, clients))
         everyone = [i for i in range(len(clients)) if i not in late]
         if self.rule == "all" or (self.last_round_all and number == rounds - 1):
             reporters = everyone
         else:
             sampled = self._sample(root.fold("participation", number), [clients[i] for i in everyone])
             reporters = [everyone[k] for k in sampled]
-        return Cohort(everyone if everyone_trains else reporters, reporters)
+        return Drawn(everyone if everyone_trains else reporters, reporters)
 
     def _sample(self, key: Key, clients: Sequence[str]) -> list[int]:
-        least = min(self.least, len(clients))
+        least = min(self.min_reporters, len(clients))
         for attempt in range(ATTEMPTS):
             draws = [key.fold("attempt", attempt, name).word / 2**64 for name in clients]
             if self.rule == "fraction":
@@ -71,5 +76,5 @@ class Participation:
                 return reporters
         raise FedpriorError(
             f"no draw with participation.rate = {self.rate} has {least} of {len(clients)} clients: "
-            "raise the rate or lower participation.least."
+            "raise the rate or lower participation.min_reporters."
         )

@@ -3,69 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
 
 from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.data.scaling import Scaler
 from fedprior.engine import AnyMethod, Predictions
-from fedprior.engine.memory import single_thread
 from fedprior.errors import FedpriorError, unknown
+from fedprior.experiment import seal
 from fedprior.experiment.journal import Journal, jsonable
-from fedprior.files import file_name, pack, read_tensors, write_bytes, write_text
-from fedprior.metrics import METRICS, Gain, cohort_metrics, correct, gain
-from fedprior.rng import Key, Keys
+from fedprior.experiment.personal import PersonalModel, load_model, outline
+from fedprior.experiment.shelf import read_models, write_models
+from fedprior.files import pack, read_tensors, write_bytes, write_text
+from fedprior.metrics import GAINS, Gain, Value, diverged, gain, main_metric, metrics_of, shown
+from fedprior.names import on_screen, tensor_key
+
+__all__ = ["SAID", "Last", "PersonalModel", "Result", "load_model", "load_result"]
+
+SAID = ("mean", "std", "worst_decile", "pooled", "undefined")
+"""What a summary says of a metric."""
+HTML_ROWS = 30
+"""Clients that a notebook shows."""
 
 
-@dataclass(frozen=True)
-class PersonalModel:
-    """One client's model, able to predict by itself."""
+class Last(NamedTuple):
+    """The personal models after the last round, and their predictions."""
 
-    client: str
-    method: AnyMethod
-    arrays: Mapping[str, NDArray[Any]]
-    seed: int = 0
-    scaler: Scaler | None = None
-
-    def predict(self, x: ArrayLike, *, raw: bool = False) -> NDArray[np.float32]:
-        """Class probabilities [n, K] for inputs [n, ...], scaled as in the federation or `raw` as a site has them."""
-        scaled = self.scaler(x) if raw and self.scaler is not None else np.asarray(x)
-        inputs = torch.as_tensor(scaled, dtype=self.method.task.dtype)
-        flat = {k: torch.as_tensor(v).unsqueeze(0) for k, v in self.arrays.items()}
-        personal = tree.unflatten(self.method.types[-1], flat)
-        keys = Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
-        with single_thread():
-            log_p = self.method.predict(personal, inputs.unsqueeze(0), keys).squeeze(0)
-        return log_p.exp().float().numpy()
-
-    def save(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Write it as safetensors; `about` says how to build the method again."""
-        scaler = None if self.scaler is None else self.scaler.document()
-        told = {**about, "client": self.client, "scaler": scaler}
-        write_bytes(path, pack(self.arrays, {"fedprior": json.dumps(told)}))
+    predictions: Predictions
+    models: Any  # P [N, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A finished run."""
+    """A finished run; its personal models are those of the round that validation chose, or of the last if so asked."""
 
     method: AnyMethod
     federation: Federation
-    seed: int
     journal: Journal
-    predictions: Predictions  # of the personal models after the last round
-    models: list[dict[str, NDArray[Any]]]
+    predictions: Predictions  # of the personal models
+    models: Any  # the personal models, P [N, ...]
     summary: dict[str, Any]
     reference: Result | None = field(default=None)
+    last: Last | None = None  # None: the run was read from its folder
 
     @property
     def name(self) -> str:
@@ -73,97 +60,162 @@ class Result:
         return self.method.about.name
 
     @property
+    def seed(self) -> int:
+        """The run's seed."""
+        seed: int = self.summary["seed"]
+        return seed
+
+    @property
+    def selected(self) -> int:
+        """The round whose personal models these are."""
+        number: int = self.summary["selected"]["round"]
+        return number
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """The cohort's metrics on the test splits: metric -> mean, std, worst_decile, pooled, undefined."""
+        scores: dict[str, Any] = self.summary["selected"]["personal"]["test"]
+        return scores
+
+    def mean(self, metric: str) -> float:
+        """A metric's mean over clients on their test splits; nan: one diverged, nobody has it, or the run is older."""
+        found = self.scores[metric]["mean"]
+        return math.nan if found is None else float(found)
+
+    @cached_property
+    def values(self) -> dict[str, dict[str, Value]]:
+        """Each client's metrics on its test split; None: it cannot have it, nan: its model diverged."""
+        return self.journal.values(self.selected, "test")
+
+    @cached_property
     def clients(self) -> pd.DataFrame:
-        """One row a client: its examples, the metrics of its personal model on its test split after the last round."""
+        """One row per client: its examples, its personal model's metrics on its test split, its gain over Local."""
         data, names = self.federation, self.federation.clients
         frame = pd.DataFrame({"client": names, "train": data.train.size, "test": data.test.size}).set_index("client")
-        cohort = cohort_metrics(labelled(self.predictions["test"], data, "test"))
-        for metric in METRICS:
-            frame[metric] = cohort.clients[metric]
+        for metric in metrics_of(data.target):
+            frame[metric] = np.array([self.values[c].get(metric) for c in names], dtype=np.float64)
         if self.reference is not None:
-            found = self.gain()
-            other = cohort_metrics(labelled(self.reference.predictions["test"], data, "test"))
-            frame["local_accuracy"] = other.clients["accuracy"]
+            main, found = main_metric(data.target).name, self.gain()
+            theirs = self.reference.values
+            frame[f"local_{main}"] = np.array([theirs[c].get(main) for c in names], dtype=np.float64)
             frame["gain"], frame["gain_low"], frame["gain_high"] = found.clients, found.low, found.high
         return frame
 
-    def gain(self) -> Gain:
-        """The gain in test accuracy over the reference, with a paired bootstrap over test examples."""
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row: the mean of every metric over clients, on their test splits."""
+        means = {metric: self.mean(metric) for metric in metrics_of(self.federation.target)}
+        return pd.DataFrame([means], index=pd.Index([self.name], name="method"))
+
+    def gain(self, metric: str | None = None) -> Gain:
+        """The gain over the reference in a mean over test examples, with a paired bootstrap over those examples.
+
+        `metric` is one of those that are means over examples; by default accuracy, or for a number the NLL.
+        """
         if self.reference is None:
             raise FedpriorError("this run has no reference to compare with: pass reference=… or use fedprior.compare.")
-        ours = [correct(*pair) for pair in labelled(self.predictions["test"], self.federation, "test")]
-        theirs = [correct(*pair) for pair in labelled(self.reference.predictions["test"], self.federation, "test")]
-        return gain(ours, theirs, names=self.federation.clients, seed=self.seed)
+        known = {name: m for name, m in metrics_of(self.federation.target).items() if m.each is not None}
+        chosen = metric or next(name for name in GAINS if name in known)
+        if chosen not in known:
+            raise unknown("metric", chosen, known, "the gains of a run")
+        if chosen not in self._gains:
+            ours, theirs = (run.example_scores(chosen) for run in (self, self.reference))
+            self._gains[chosen] = gain(ours, theirs, names=self.federation.clients, seed=self.seed)
+        return self._gains[chosen]
+
+    @cached_property
+    def _gains(self) -> dict[str, Gain]:
+        return {}
+
+    def example_scores(self, metric: str) -> list[NDArray[Any]]:
+        """Each client's score of every test example, of which more is better; nan where its model diverged."""
+        entry = metrics_of(self.federation.target)[metric]
+        assert entry.each is not None
+        scores: list[NDArray[Any]] = []
+        for found, y in zip(self.predictions["test"], self.federation.labels("test"), strict=True):
+            if diverged(found):
+                scores.append(np.full(len(y), np.nan))
+            else:
+                each = entry.each(found.astype(np.float64), y)
+                scores.append(each if entry.better == "higher" else -each)
+        return scores
+
+    def numbers(self) -> dict[str, Any]:
+        """What the summary says of single clients."""
+        found = {"gain": self.gain()._asdict()} if self.reference is not None else {}
+        return {**found, "clients": self.clients.reset_index().to_dict(orient="records")}
+
+    def arrays(self, client: str) -> dict[str, NDArray[Any]]:
+        """One client's personal model as named arrays."""
+        if client not in self.federation.clients:
+            raise unknown("client", client, self.federation.clients)
+        row = self.federation.clients.index(client)
+        return {path: leaf[row].numpy(force=True).copy() for path, leaf in tree.items(self.models)}
 
     def model(self, client: str) -> PersonalModel:
         """One client's personal model."""
-        if client not in self.federation.clients:
-            raise unknown("client", client, self.federation.clients)
-        arrays = self.models[self.federation.clients.index(client)]
-        return PersonalModel(client, self.method, arrays, self.seed, self.federation.scaler(client))
+        data = self.federation
+        return PersonalModel(client, self.method, self.arrays(client), self.seed, data.encoder(client), data.shape)
 
-    def predict(self, client: str, x: ArrayLike, *, raw: bool = False) -> NDArray[np.float32]:
-        """A client's class probabilities [n, K] for inputs [n, ...], scaled as in the federation or `raw`."""
+    def predict(self, client: str, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
+        """A client's predictions for inputs [n, ...], see `PersonalModel.predict`."""
         return self.model(client).predict(x, raw=raw)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the models, the test predictions and, last, the summary: a folder with a summary is complete."""
-        about = {k: self.summary[k] for k in ("version", "method", "model", "classes", "shape", "precision", "seed")}
-        for client in self.federation.clients:
-            self.model(client).save(folder / "models" / f"{file_name(client)}.safetensors", about)
-        test = dict(zip(self.federation.clients, self.predictions["test"], strict=True))
-        write_bytes(folder / "predictions.safetensors", pack(test))
-        write_text(folder / "summary.json", json.dumps(jsonable(self.summary), indent=2) + "\n")
+        place = Path(folder)
+        about = {k: self.summary[k] for k in ("version", "method", "model", "target", "shape", "precision", "seed")}
+        data, tell = self.federation, self._saved
+        write_models(place / "models", self.models, data.clients, data.encoders, about, tell)
+        test = dict(zip(map(tensor_key, data.clients), self.predictions["test"], strict=True))
+        write_bytes(place / "predictions.safetensors", pack(test))
+        seal.record(place, self.summary, self.journal.seals() if self.journal.folder == place else {})
+        write_text(place / "summary.json", json.dumps(jsonable(self.summary), indent=2) + "\n")
+
+    def _saved(self, models: int) -> None:
+        """Tell whoever watches; it is no event of the run, and in no file."""
+        if self.journal.observe is not None:
+            told = {"kind": "saving", "round": self.summary["rounds"], "models": models, "of": len(self.federation)}
+            self.journal.observe(told)
+
+    def __repr__(self) -> str:
+        main = main_metric(self.federation.target)
+        value, where = shown(main, self.mean(main.name)), on_screen(self.federation.name, 40)
+        return (
+            f"Result({self.method.about.title} on {where}, {len(self.federation)} clients: test {main.title} {value} "
+            f"with the models of round {self.selected} of {self.summary['rounds']})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = self.clients.head(HTML_ROWS)
+        more = f"<p>… {len(self.clients) - HTML_ROWS} more</p>" if len(self.clients) > HTML_ROWS else ""
+        return f"<p>{escape(repr(self))}</p>{rows.to_html(float_format='{:.3f}'.format)}{more}"
 
 
 def load_result(folder: Path, method: AnyMethod, federation: Federation, reference: Result | None = None) -> Result:
     """A finished run from its folder, given the bound method and the federation that its config builds."""
     journal = Journal(folder)
-    journal.load()
     try:
-        summary = json.loads((folder / "summary.json").read_text())
-        seed = summary["seed"]
-    except (ValueError, KeyError, TypeError) as error:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        seal.check(folder, summary)
+        journal.load()
+        if "left_out" not in summary:  # an older run, which kept the models of its last round
+            summary["selected"] = summary["last"]
+        if not {"seed", "rounds", "timing"} <= summary.keys() or "round" not in summary["selected"]:
+            raise KeyError("it lacks what every summary has")
+        for metric in metrics_of(federation.target):  # one that an older run did not know
+            summary["selected"]["personal"]["test"].setdefault(metric, dict.fromkeys(SAID))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FedpriorError(f"'{folder / 'summary.json'}' is damaged and cannot be read: {error}.") from None
     test, _ = read_tensors(folder / "predictions.safetensors")
-    models = [read_tensors(folder / "models" / f"{file_name(c)}.safetensors")[0] for c in federation.clients]
+    expected = outline(method, federation.shape, federation.target)
+    models = read_models(folder / "models", federation.clients, method.types[-1], expected)
     return Result(
         method,
         federation,
-        seed,
         journal,
-        {"test": [test[c].numpy() for c in federation.clients]},
-        [{k: v.numpy() for k, v in model.items()} for model in models],
+        {"test": [test[tensor_key(c)].numpy() for c in federation.clients]},
+        models,
         summary,
         reference,
     )
-
-
-def labelled(
-    predictions: list[NDArray[np.float32]], federation: Federation, split: str
-) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Each client's predictions beside its labels."""
-    data = federation.split(split)
-    return [(log_p, data.client(c)[1].numpy()) for c, log_p in enumerate(predictions)]
-
-
-def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalModel:
-    """A personal model from its file; `module` is needed where the network was not one of ours."""
-    from fedprior import methods, models
-    from fedprior.models.task import Task
-
-    arrays, metadata = read_tensors(Path(path))
-    if "fedprior" not in metadata:
-        raise FedpriorError(f"'{path}' holds no fedprior model: it lacks the description that ours carry.")
-    about = json.loads(metadata["fedprior"])
-    if module is None:
-        spec = dict(about["model"])
-        if spec.get("name") == "custom":
-            raise FedpriorError(f"'{path}' was made with a network of your own: pass it as load_model(path, module).")
-        module = models.build(spec.pop("name"), spec, tuple(about["shape"]), about["classes"])
-    options = dict(about["method"])
-    method = methods.build(options.pop("name"), options)
-    task = Task(module, about["classes"], dtype=torch.float64 if about["precision"] == "float64" else torch.float32)
-    scaler = Scaler.from_document(about["scaler"]) if about.get("scaler") else None
-    numbers = {k: v.numpy() for k, v in arrays.items()}
-    return PersonalModel(about["client"], method.bind(task, method.train), numbers, about["seed"], scaler)

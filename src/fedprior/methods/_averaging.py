@@ -1,4 +1,4 @@
-"""Skeletons of methods whose server is FedAvg's, and of those that differ from it in the objective alone."""
+"""Base classes of methods with FedAvg's server, and of those that differ from it only in the objective."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
 from fedprior.protocol import C, Empty, Logs, Method, P, Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
@@ -23,7 +23,7 @@ class Up(NamedTuple):
 
 
 class Averaged(Method[Weights, C, Weights, Up, P]):
-    """A server that holds one network, sends it to everyone and takes the n-weighted mean of what comes back."""
+    """A server that holds one network, sends it to everyone and takes the n-weighted mean of the replies."""
 
     def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""
@@ -36,10 +36,6 @@ class Averaged(Method[Weights, C, Weights, Up, P]):
     def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
         """w ← Σ n_k w_k / Σ n_k."""
         return Weights(tree.average(ups.w, ups.n))
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The global model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
 
 
 class Averaging(Averaged[Empty, Weights]):
@@ -57,7 +53,3 @@ class Averaging(Averaged[Empty, Weights]):
         """Minimise the objective from w_t."""
         w, loss = descend(self.task, self.train, self.objective, down.w, down.w, data, keys)
         return client, Up(w, data.n), {"loss": loss}
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)

@@ -1,4 +1,4 @@
-"""The skeleton of methods that descend a Moreau envelope: pFedMe and its generalisation pFedBreD.
+"""The base of methods that descend a Moreau envelope: pFedMe and its generalisation pFedBreD.
 
     F_i(v) = min_θ  f_i(θ) + λ D(θ, μ_i(v)),      D a Bregman divergence, here ½ (θ-μ)' A (θ-μ) with A diagonal
 
@@ -8,20 +8,21 @@ envelope, λ A (μ - θ). The personal model is the last θ. Every client trains
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import Objective, take_step
 from fedprior.models.task import Task
 from fedprior.optim import SGD, Factors, OptState
 from fedprior.protocol import Method, Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import Objective, take_step
 from fedprior.tree import Params
 
 
@@ -55,10 +56,35 @@ class Run(NamedTuple):
 class Envelope(Method[Weights, Client, Weights, Up, Weights]):
     """What both methods share: everything but how a mini-batch moves v and θ."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"server_step": "beta"}
+
     strength: Annotated[float, Field(ge=0, description="λ, precision of the prior: the pull to its centre")] = 15.0
-    prox_lr: Annotated[float, Field(gt=0, description="α, step of the prox solver; α λ must stay below 2")] = 0.01
+    prox_lr: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="α, step of the prox solver, α λ below 2; by default the smaller of train.lr and 1/2λ",
+            json_schema_extra={"others": [0.005]},
+        ),
+    ] = None
     prox_steps: Annotated[int, Field(ge=1, description="K, steps of the prox solver per batch")] = 5
-    server_step: Annotated[float, Field(gt=0, description="β of the server's step; 2 is pFedBreD's AM")] = 1.0
+    beta: Annotated[float, Field(gt=0, description="β of the server's step; 2 is pFedBreD's AM")] = 1.0
+
+    @model_validator(mode="after")
+    def _prox_converges(self) -> Self:
+        if self.prox_lr is not None and self.prox_lr * self.strength >= 2:
+            raise ValueError(
+                f"prox_lr · strength = {self.prox_lr * self.strength:.4g} makes the prox solver overshoot further with "
+                "every step: keep it below 2, or leave prox_lr out"
+            )
+        return self
+
+    def prox_step(self, largest: float = 1.0) -> float:
+        """α; by default the local step, shortened where α λ A (with the largest A) would exceed a half."""
+        if self.prox_lr is not None:
+            return self.prox_lr
+        curvature = self.strength * largest
+        return min(self.train.gradient_step, 0.5 / curvature) if curvature else self.train.gradient_step
 
     def init_server(self, key: Key, clients: int = 1) -> Weights:
         """Common initial weights."""
@@ -74,19 +100,11 @@ class Envelope(Method[Weights, Client, Weights, Up, Weights]):
 
     def aggregate(self, server: Weights, ups: Up, ids: Tensor) -> Weights:
         """A step of size β to the mean."""
-        return Weights(mean_step(server.w, ups, self.server_step))
+        return Weights(mean_step(server.w, ups, self.beta, self.task.buffers))
 
     def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """The last θ."""
         return Weights(client.theta)
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution at the MAP estimate."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Weights, x: Tensor) -> Tensor:
-        """The shared model."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
 
 
 class Pulled(NamedTuple):
@@ -102,7 +120,7 @@ class Pulled(NamedTuple):
 
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
-        """One step in place. A tensor that the loss does not use feels the prior all the same."""
+        """One step in place. The prior also acts on tensors that the loss does not use."""
         for k, pull in self.pull.items():
             w[k].lerp_(self.centre[k], pull)
         SGD(self.lr).update(w, grads, state, factors)
@@ -133,7 +151,7 @@ def difference(task: Task, a: Params, b: Params) -> Params:
 
 
 def with_buffers(task: Task, v: Params, theta: Params) -> Params:
-    """v with θ's running statistics: they trained there, and v is what goes up."""
+    """v with θ's running statistics, since they were updated there and v is sent."""
     return {k: theta[k] if k in task.buffers else x for k, x in v.items()}
 
 
@@ -162,7 +180,7 @@ def per_tensor_scale(task: Task, w: Params) -> Params:
 
     A_j = c / mean square of the tensor that parameter j belongs to, at the common initial weights `w` (no client
     axis); c makes the mean of A over all parameters one, so that λ keeps its meaning. A tensor that starts at zero has
-    no scale, and A = 1.
+    A = 1.
     """
     parameters = task.parameters(w)
     inverse = {k: 1 / v.square().mean() for k, v in parameters.items() if v.any()}
@@ -177,7 +195,12 @@ def start(client: Client, v: Params, state: Any, data: ClientData, dtype: torch.
     return Run(v, state, client.theta, v, zero, zero, torch.zeros(len(data), dtype=torch.int64))
 
 
-def mean_step(server: Params, ups: Up, size: float) -> Params:
-    """w ← (1 - β) w + β Σ n_i v_i / Σ n_i; β = 1 is the mean, β > 1 extrapolates."""
+def mean_step(server: Params, ups: Up, size: float, buffers: frozenset[str] = frozenset()) -> Params:
+    """w ← (1 - β) w + β Σ n_i v_i / Σ n_i; β = 1 is the mean, β > 1 extrapolates.
+
+    Buffers take the mean for any β: extrapolated, a running variance may fall below zero.
+    """
     mean = tree.average(ups.v, ups.n)
-    return mean if size == 1 else tree.map(lambda old, new: (1 - size) * old + size * new, server, mean)
+    if size == 1:
+        return mean
+    return {k: v if k in buffers else (1 - size) * server[k] + size * v for k, v in mean.items()}

@@ -1,7 +1,7 @@
-"""The skeleton of methods that share a part of the network and keep the rest personal.
+"""The base of methods that share a part of the network and keep the rest personal.
 
-A leaf says which entries are shared, what a client trains when, and whether it does something before it predicts. With
-nothing personal the skeleton is FedAvg, with everything personal it is Local.
+A subclass defines which parameters are shared, how a client trains them, and what it does before it predicts. With
+nothing personal this is FedAvg, with everything personal it is Local.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import Train, descend, descend_head
 from fedprior.protocol import Logs, Method, Moment, Weights
 from fedprior.rng import Key, Keys
+from fedprior.training import Train, descend, descend_head
 from fedprior.tree import Params
 
 
@@ -47,7 +47,7 @@ class Split(Method[Shared, Client, Shared, Up, Weights]):
 
     predict_with: Annotated[
         Literal["aggregated", "trained"],
-        Field(description="shared part of the personal model: the server's newest, or as the client last trained it"),
+        Field(description="shared part of the personal model: the server's newest, or as last trained by the client"),
     ] = "aggregated"
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Split(Method[Shared, Client, Shared, Up, Weights]):
         return server
 
     def init_client(self, down: Shared, data: ClientData, keys: Keys) -> Client:
-        """The personal part of the common initial weights, which need not be sent: they follow from the seed."""
+        """The personal part of the common initial weights, which need not be sent because they follow from the seed."""
         first = tree.expand(self.task.init(keys.root.fold("init")), len(data))
         return Client(self.part(first, shared=False), down.w if self.predict_with == "trained" else {})
 
@@ -112,16 +112,8 @@ class Split(Method[Shared, Client, Shared, Up, Weights]):
         return Shared(tree.average(ups.w, ups.n))
 
     def joined(self, client: Client, down: Shared) -> Params:
-        """The personal network before anything that a leaf does to it."""
+        """The personal network before any step that a subclass adds."""
         return _sorted({**client.own, **(client.trained if self.predict_with == "trained" else down.w)})
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Shared, x: Tensor) -> None:
-        """There is no whole network at the server."""
-        return
 
 
 def _sorted(w: Params) -> Params:

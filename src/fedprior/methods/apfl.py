@@ -4,9 +4,11 @@ Deng, Kamani & Mahdavi, arXiv 2003.13461 (2020), Algorithm 1.
 
     per batch    w ← w - η ∇f(w);   v ← v - η ∇_v f(α v + (1-α) w)
     prediction   α v + (1-α) w, w the newest global model
-    adaptive α   once a round, α ← α - η_α ⟨v - w, ∇f(α v + (1-α) w)⟩, kept in [0, 1]  (Eq. 10)
+    adaptive α   once per round, α ← α - η_α ⟨v - w, ∇f(α v + (1-α) w)⟩, kept in [0, 1]  (Eq. 10)
 
-v itself stays apart from the mixture (one public library merges them at the end of each round, another mixes logits).
+v's gradient uses the w that this batch has just updated, as in the authors' code (FedTorch); but that mixes the
+networks' outputs, where Algorithm 1, and we, mix their weights. v itself is kept separate from the mixture (one public
+library merges them at the end of each round).
 """
 
 from __future__ import annotations
@@ -15,14 +17,13 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import take_step, value_and_grad
 from fedprior.methods._averaging import Averaged, Up
 from fedprior.protocol import About, Logs, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import take_step, value_and_grad
 from fedprior.tree import Params
 
 
@@ -34,7 +35,6 @@ class Client(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class APFL(Averaged[Client, Weights]):
     """Adaptive mixture of a personal and a global network."""
 
@@ -48,7 +48,6 @@ class APFL(Averaged[Client, Weights]):
         moment="after aggregation",
         private=("v", "alpha"),
     )
-    types = (Weights, Client, Weights, Up, Weights)
 
     alpha: Annotated[float, Field(ge=0, le=1, description="share of the personal network (at first, if adaptive)")] = (
         0.25
@@ -65,7 +64,7 @@ class APFL(Averaged[Client, Weights]):
         return {k: mixed.get(k, own) for k, own in v.items()}
 
     def step(self, carry: dict[str, Any], alpha: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
-        """One batch: the global copy, then the personal network behind it."""
+        """One batch: the global copy, then the personal network."""
         optimizer, skip = self.train.make(), self.task.buffers
 
         def shared(w: Params, nothing: Any, b: Batch) -> Tensor:
@@ -109,7 +108,3 @@ class APFL(Averaged[Client, Weights]):
     def personalise(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """The mixture with the newest global model."""
         return Weights(self.mixture(client.v, down.w, client.alpha))
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)

@@ -5,18 +5,16 @@ McMahan, Moore, Ramage, Hampson & Agüera y Arcas, AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import Batch, ClientData
-from fedprior.methods._averaging import Averaging, Up
+from fedprior.methods._averaging import Averaging
 from fedprior.protocol import About, Empty, Weights, register
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedAvg(Averaging):
     """Average the clients' models; everyone predicts with the average."""
 
@@ -29,7 +27,6 @@ class FedAvg(Averaging):
         personal="nothing",
         moment="after aggregation",
     )
-    types = (Weights, Empty, Weights, Up, Weights)
 
     def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
         """F_k(w)."""

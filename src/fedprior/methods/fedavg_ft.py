@@ -1,7 +1,8 @@
 """FedAvg-FT: FedAvg, then every client fine-tunes the global model on its own data before it predicts.
 
-As in the pFedFDA paper (NeurIPS 2024) and many before it: all weights, five epochs, a fresh optimiser with the
-settings of training. The tuned model is never sent and never trained further.
+As in the pFedFDA paper (NeurIPS 2024) and many before it: all weights, a fresh optimiser with the settings of training.
+It lasts as long as a round's local training, or `ft_epochs` (five in that paper). The tuned model is never sent and
+never trained further.
 """
 
 from __future__ import annotations
@@ -9,19 +10,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
-from fedprior.methods._averaging import Averaging, Up
+from fedprior.methods._averaging import Averaging
 from fedprior.protocol import About, Empty, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedAvgFT(Averaging):
     """FedAvg with fine-tuned copies for prediction."""
 
@@ -32,12 +31,14 @@ class FedAvgFT(Averaging):
         "Feature Distribution Adaptation, NeurIPS",
         year=2024,
         group="baseline",
-        personal="a fine-tuned copy of the global model, made when it predicts",
+        personal="a copy of the global model, fine-tuned before prediction",
         moment="after aggregation",
     )
-    types = (Weights, Empty, Weights, Up, Weights)
 
-    ft_epochs: Annotated[int, Field(ge=0, description="epochs of fine-tuning before prediction; 0 is FedAvg")] = 5
+    ft_epochs: Annotated[
+        int | None,
+        Field(ge=0, description="epochs of fine-tuning before prediction; by default as in `train`; 0 is FedAvg"),
+    ] = None
 
     def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
         """F_k(w)."""

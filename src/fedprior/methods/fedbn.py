@@ -1,27 +1,25 @@
 """FedBN: FedAvg in which batch normalisation, weights and running statistics, never leaves the client.
 
 Li, Jiang, Zhang, Kamp & Dou, ICLR 2021, Algorithm 1. Layers are found by their type: a name such as "bn" misses those
-in an unnamed Sequential. On a network without batch normalisation it is FedAvg, and says so.
+in an unnamed Sequential. On a network without batch normalisation it equals FedAvg, and warns.
 """
 
 from __future__ import annotations
 
 import warnings
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedprior.data.client import ClientData
 from fedprior.errors import FedpriorWarning
-from fedprior.local import descend
-from fedprior.methods._split import Client, Shared, Split, Up
+from fedprior.methods._split import Client, Shared, Split
 from fedprior.protocol import About, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedBN(Split):
     """Personal batch normalisation."""
 
@@ -35,7 +33,6 @@ class FedBN(Split):
         moment="after aggregation",
         private=("own",),
     )
-    types = (Shared, Client, Shared, Up, Weights)
 
     def shares(self, name: str) -> bool:
         """All but the layers of batch normalisation."""

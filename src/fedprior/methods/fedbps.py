@@ -1,18 +1,17 @@
-"""FedBPS: the weights that a Laplace approximation is least sure of stay personal, element by element.
+"""FedBPS: the weights with the largest Laplace uncertainty stay personal, element by element.
 
 Luo & Kuruoglu, arXiv 2402.16091 (2024): Algorithm 1, Eqs. 2-5. No code was published.
 
     client    E epochs from its mixed weights; v_i = 1 / (h_i + λ_i), h_i the curvature's diagonal, λ_i = n_i · decay
-    server    w = Σ π_i w_i;   v = Σ π_i [v_i + (w_i - w)²]   the mixture's mean and variance         (Eqs. 4, 5)
+    server    w = Σ π_i w_i;   v = Σ π_i [v_i + (w_i - w)²]   the mixture's mean and variance         (Eq. 5)
               mask M = 1 on the share p of all parameters with the largest v                          (Eq. 3)
-    client    w_i ← M w_i + (1 - M) w
+    client    w_i ← M w_i + (1 - M) w                                                                 (Eq. 4)
 
-Readings of the paper: σ is the inverse of the Hessian (Alg. 1 returns the Hessian itself, which would keep the surest
-weights personal and does no better than Local); the between-client term has its square, as in Eq. 5 (without it, it
-sums to zero); exactly round(p d) elements are chosen, ties by index. Mixing happens at the client: the message is w and
-the mask as bits. It holds all of w, since a client that joins needs it. A client that is not sampled mixes when it is
-next contacted, with the mask of that time. `score="random"` is the control that any claim
-about the mask has to beat.
+Readings of the paper: σ is the inverse of the Hessian (Alg. 1 returns the Hessian itself, which would keep the most
+certain weights personal and does no better than Local); the between-client term has its square, as in Eq. 5 (without
+it, it sums to zero); exactly round(p d) elements are chosen, ties by index. Mixing happens at the client: the message
+is w and the mask as bits. It contains all of w, since a client that joins needs it. A client that is not sampled mixes
+when it is next contacted, with the mask of that time. `score="random"` is the control for any claim about the mask.
 """
 
 from __future__ import annotations
@@ -21,23 +20,22 @@ from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.bayes.curvature import diagonal
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
 from fedprior.protocol import About, Logs, Method, Weights, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 class Server(NamedTuple):
-    """The mean, the mask, and what a random mask is drawn from."""
+    """The mean, the mask, and the state of the random mask."""
 
     w: Params
-    mask: Tensor  # [⌈d/8⌉] uint8, one bit a parameter
+    mask: Tensor  # [⌈d/8⌉] uint8, one bit per parameter
     round: Tensor  # [] int64
     seed: Tensor  # [] int64
     turnover: Tensor  # [] share of parameters whose status changed
@@ -61,7 +59,6 @@ class Up(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedBPS(Method[Server, Weights, Down, Up, Weights]):
     """Element-wise personalisation by Laplace uncertainty."""
 
@@ -72,19 +69,16 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         "arXiv 2402.16091",
         year=2024,
         group="Bayesian prior",
-        personal="the share p of the weights, chosen anew each round",
+        personal="the share p of the weights, chosen again each round",
         moment="after aggregation",
     )
-    types = (Server, Weights, Down, Up, Weights)
 
-    p: Annotated[float, Field(ge=0, le=1, description="share of the weights that is personal; 0: FedAvg, 1: Local")] = (
-        0.7
-    )
+    p: Annotated[float, Field(ge=0, le=1, description="share of personal weights; 0: FedAvg, 1: Local")] = 0.7
     score: Annotated[
         Literal["total", "within", "between", "random"],
         Field(
-            description="variance that chooses: Eq. 5, its two terms alone, or a random mask (the control)",
-            json_schema_extra={"alive_with": {"decay": 1.0}},  # else the between-client term is too small to matter
+            description="variance that selects weights: Eq. 5, either of its terms, or a random mask (the control)",
+            json_schema_extra={"alive_with": {"decay": 1.0}},  # otherwise the between-client term is negligible
         ),
     ] = "total"
     curvature: Annotated[Literal["fisher", "ggn"], Field(description="estimate of the Hessian's diagonal")] = "fisher"
@@ -118,7 +112,7 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
     # Server
 
     def scores(self, server: Server, ups: Up, w: Params) -> Tensor:
-        """What each parameter is chosen by, [d] float64  (Eq. 5)."""
+        """The score that selects each parameter, [d] float64  (Eq. 5)."""
         if self.score == "random":
             key = Key(int(server.seed)).fold("mask", int(server.round))
             return torch.rand(_flat(self.task.parameters(w)).shape, generator=key.generator(), dtype=torch.float64)
@@ -140,7 +134,7 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
     # The protocol
 
     def init_server(self, key: Key, clients: int = 1) -> Server:
-        """Common initial weights, and a mask that keeps nothing."""
+        """Common initial weights, and an empty mask."""
         w = self.task.init(key.fold("init"))
         d = sum(v.numel() for v in self.task.parameters(w).values())
         zero = torch.zeros((), dtype=torch.float64)
@@ -156,7 +150,7 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         return Weights(down.w)
 
     def local_update(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> tuple[Weights, Up, Logs]:
-        """Mix, train, and say how sure of each weight one is."""
+        """Mix, train, and estimate the variance of each weight."""
         start = self.mixed(client.w, down)
         w, loss = descend(self.task, self.train, self.objective, start, {}, data, keys)
         v = self.variances(w, data)
@@ -186,13 +180,9 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         """The client's weights, mixed by the newest mask: Algorithm 1's output."""
         return Weights(self.mixed(client.w, down))
 
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """The mean."""
-        return self.task.log_probs(tree.expand(server.w, 1), x.unsqueeze(0)).squeeze(0)
+        return self.task.predictive_shared(server.w, x)
 
 
 def _flat(w: Params) -> Tensor:

@@ -1,4 +1,4 @@
-"""FedEM: every client's data come from a mixture of M shared components, with mixture weights of its own.
+"""FedEM: every client's data come from a mixture of M shared components, with its own mixture weights.
 
 Marfoq, Neglia, Bellet, Kameni & Vidal, NeurIPS 2021, Algorithm 1.
 
@@ -7,8 +7,12 @@ Marfoq, Neglia, Bellet, Kameni & Vidal, NeurIPS 2021, Algorithm 1.
     server    θ_m = Σ n_k θ_mk / Σ n_k
     predict   Σ_m π_m p(y | x, θ_m): probabilities are mixed, not logits
 
-The components start apart, the first at the common weights. `damped` is the official averaging, in which clients that
-are not sampled contribute the old model. Buffers of batch normalisation follow their component.
+The objective of θ_m divides by the batch's size, not by Σ_i q_im, as in the authors' code: its gradient, and with plain
+SGD its step, is about π_m times that of a network which has the examples to itself, so that M components learn about M
+times slower at the same learning rate (Adam is not affected). The components start at different weights, the first at
+the common ones. `damped` is the official averaging, in which clients that are not sampled contribute the old model:
+from the first round on, those that never reported with the mean count of the reporters, since theirs is not known.
+Buffers of batch normalisation follow their component.
 """
 
 from __future__ import annotations
@@ -17,15 +21,14 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
 from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import About, Logs, Method, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
@@ -63,7 +66,6 @@ class Personal(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedEM(Method[Server, Client, Down, Up, Personal]):
     """Expectation-maximisation over a mixture of components."""
 
@@ -77,10 +79,9 @@ class FedEM(Method[Server, Client, Down, Up, Personal]):
         moment="after aggregation",
         private=("pi",),
     )
-    types = (Server, Client, Down, Up, Personal)
 
     components: Annotated[int, Field(ge=1, description="M, number of components")] = 3
-    damped: Annotated[bool, Field(description="clients that do not report count with the old components")] = False
+    damped: Annotated[bool, Field(description="clients that do not report contribute the old components")] = False
 
     def component(self, theta: Params, m: int) -> Params:
         """Component m of a stack [C, M, ...]."""
@@ -97,7 +98,7 @@ class FedEM(Method[Server, Client, Down, Up, Personal]):
         return torch.cat(parts, 1)
 
     def init_server(self, key: Key, clients: int = 1) -> Server:
-        """Components apart from each other."""
+        """Components with different initial weights."""
         models = [self.task.init(key.fold("init") if m == 0 else key.fold("init", m)) for m in range(self.components)]
         theta = {k: torch.stack([model[k] for model in models]) for k in models[0]}
         return Server(theta, torch.zeros(clients, dtype=torch.float64))
@@ -133,8 +134,8 @@ class FedEM(Method[Server, Client, Down, Up, Personal]):
         """Component by component, weighted by example counts."""
         mean, known = tree.average(ups.theta, ups.n), server.known.index_copy(0, ids, ups.n)
         if self.damped:
-            absent = float(known.sum() - ups.n.sum())
-            share = float(ups.n.sum()) / (float(ups.n.sum()) + absent)
+            counted = torch.where(known > 0, known, ups.n.mean())
+            share = float(ups.n.sum() / counted.sum())
             mean = tree.map(lambda old, new: old + share * (new - old), server.theta, mean)
         return Server(mean, known)
 
@@ -145,9 +146,9 @@ class FedEM(Method[Server, Client, Down, Up, Personal]):
 
     def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:
         """The mixture's distribution."""
-        each = [self.task.log_probs(self.component(personal.theta, m), x) for m in range(self.components)]
-        log_pi = personal.pi.log().to(each[0].dtype)
-        return (torch.stack(each, 3) + log_pi[:, None, None, :]).logsumexp(3)
+        each = [self.task.predictive(self.component(personal.theta, m), x) for m in range(self.components)]
+        log_pi = personal.pi.log().to(each[0].dtype)  # [C, M]
+        return self.task.likelihood.mix(torch.stack(each), log_pi.T.unsqueeze(2))
 
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """Equal weights of all components."""

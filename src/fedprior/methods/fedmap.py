@@ -7,31 +7,31 @@ Zhang, Esteve-Yagüe, Dittmer, Schönlieb & Roberts, arXiv 2405.19000 (2024): Al
     confidence  log ω_k = -L_k(θ_k) - ‖θ_k - γ‖² / (2σ²)                             (Eq. 8, per-example mean)
     server      γ = Σ ω_k θ_k / Σ ω_k                                                (Eq. 9)
 
-Beyond the paper, which names it as future work: `prior="diagonal"` learns a variance for every weight, by empirical
+An extension that the paper names as future work: `prior="diagonal"` learns a variance for every weight, by empirical
 Bayes. A client adds the variance of its Laplace posterior, v_k = 1 / (h_k + 1/σ²), h_k the curvature of its mean loss;
 the server matches the moments of the clients' posteriors, σ² = Σ ω_k [v_k + (θ_k - γ)²] / Σ ω_k, with a floor.
 
-Deviations from the authors' code: the server really weighs by ω (their released server uses example counts, our
+Deviations from the authors' code: the server weights by ω (their released server uses example counts, our
 `omega="num_examples"`); ω is a softmax of logs, because the product of 1,400 likelihoods underflows; the mean loss
 replaces the sum of Eq. 8, which gives one client all the weight (`omega="sum"` is the literal equation).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.bayes.curvature import diagonal
 from fedprior.bayes.gaussian import pooled_variance
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
 from fedprior.protocol import About, Logs, Method, Weights, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
@@ -57,7 +57,6 @@ class Up(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
     """MAP estimation under a learned Gaussian prior."""
 
@@ -71,54 +70,60 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
         personal="the whole network",
         moment="after local training",
     )
-    types = (Prior, Client, Prior, Up, Weights)
+
+    renamed: ClassVar[Mapping[str, str]] = {"prior_strength": "strength"}
 
     sigma2: Annotated[float, Field(gt=0, description="variance σ² of the prior")] = 15.0
-    prior_strength: Annotated[
-        float | None, Field(ge=0, description="1/σ², replaces sigma2 when given; 0 means no prior")
-    ] = None
+    strength: Annotated[float | None, Field(ge=0, description="1/σ², replaces sigma2 if given; 0 means no prior")] = (
+        None
+    )
     omega: Annotated[
         Literal["mean", "sum", "per_sample", "num_examples", "uniform"],
-        Field(description="what a client's weight in the server's mean is made of"),
+        Field(description="how a client's weight in the server's mean is computed"),
     ] = "mean"
     start_from: Annotated[
         Literal["own", "gamma"], Field(description="where local training starts: the client's last model or γ")
     ] = "own"
 
     prior: Annotated[
-        Literal["isotropic", "diagonal"], Field(description="a constant variance, or a learned one for every weight")
+        Literal["isotropic", "diagonal"], Field(description="a constant variance, or one learned per weight")
     ] = "isotropic"
     variance_floor: Annotated[
         float,
         Field(
             gt=0,
-            description="smallest learned variance: keeps the prior from collapsing",
+            description="smallest learned variance, so that the prior does not collapse",
             json_schema_extra={"alive_with": {"prior": "diagonal", "variance_floor": 14.0}},
         ),
     ] = 1e-3
 
     @property
-    def strength(self) -> float:
+    def precision(self) -> float:
         """1/σ²."""
-        return 1 / self.sigma2 if self.prior_strength is None else self.prior_strength
+        return 1 / self.sigma2 if self.strength is None else self.strength
+
+    @property
+    def pull(self) -> float:
+        """1/σ²; a learned variance differs from weight to weight, and has no one pull."""
+        return 0.0 if self.learned else self.precision
 
     @property
     def learned(self) -> bool:
         """Whether the variance is learned; without a prior there is none to learn."""
-        return self.prior == "diagonal" and self.strength > 0
+        return self.prior == "diagonal" and self.precision > 0
 
     def energy(self, theta: Params, prior: Prior) -> Tensor:
-        """R(θ; γ) = ½ Σ (θ - γ)² / σ², [C]; buffers are no part of it."""
+        """R(θ; γ) = ½ Σ (θ - γ)² / σ², [C]; buffers are excluded."""
         own, mean = self.task.parameters(theta), self.task.parameters(prior.gamma)
         if not self.learned:
-            return self.strength / 2 * tree.sqdist(own, mean)
+            return self.precision / 2 * tree.sqdist(own, mean)
         scale = tree.map(torch.rsqrt, prior.variance)
         return tree.sqdist(tree.map(torch.mul, own, scale), tree.map(torch.mul, mean, scale)) / 2
 
     def objective(self, theta: Params, prior: Prior, batch: Batch) -> Tensor:
         """-log posterior per example: the prior counts in full at every step  (Eq. 7)."""
         nll = self.task.nll(theta, batch)
-        return nll + self.energy(theta, prior) if self.strength else nll
+        return nll + self.energy(theta, prior) if self.precision else nll
 
     def posterior_variance(self, theta: Params, prior: Prior, data: ClientData) -> Params:
         """v_k = 1 / (h_k + 1/σ²): the Laplace approximation of the objective that Eq. 7 minimises."""
@@ -141,7 +146,7 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
     def init_server(self, key: Key, clients: int = 1) -> Prior:
         """γ starts at the initial weights, a learned variance at σ²."""
         gamma = self.task.init(key.fold("init"))
-        start = {k: torch.full_like(v, 1 / self.strength) for k, v in gamma.items()} if self.learned else {}
+        start = {k: torch.full_like(v, 1 / self.precision) for k, v in gamma.items()} if self.learned else {}
         return Prior(gamma, self.task.parameters(start))
 
     def broadcast(self, server: Prior, ids: Tensor) -> Prior:
@@ -173,10 +178,6 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
         """The client's own model."""
         return Weights(client.theta)
 
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution at the MAP estimate."""
-        return self.task.log_probs(personal.w, x)
-
     def predict_global(self, server: Prior, x: Tensor) -> Tensor:
         """The network at the prior's mean."""
-        return self.task.log_probs(tree.expand(server.gamma, 1), x.unsqueeze(0)).squeeze(0)
+        return self.task.predictive_shared(server.gamma, x)

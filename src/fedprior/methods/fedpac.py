@@ -1,4 +1,4 @@
-"""FedPAC: features aligned to global class means, and heads combined from those of similar clients.
+"""FedPAC: features aligned to global class means, and heads combined from similar clients.
 
 Xu, Tong & Huang, ICLR 2023, Algorithm 1, Eqs. 5-9.
 
@@ -7,8 +7,9 @@ Xu, Tong & Huang, ICLR 2023, Algorithm 1, Eqs. 5-9.
     server      base by example counts; global class means by class counts; the head of client i is Σ_j a_j head_j with
                 a = argmin over the simplex of a'Pa,  P_jk = V_j [j = k] + Σ_c (h_ic - h_jc)·(h_ic - h_kc)
 
-MSE is the mean over examples and features; it starts in the second round, when global means exist. Weights below 1e-3
-are dropped. The quadratic programme is solved exactly, by non-negative least squares.
+MSE is the mean over examples and features; it starts in the second round, when global means exist. Examples of a class
+that nobody has reported yet have no target and only their CE counts; a class that no reporter of a round has keeps its
+last mean. Weights below 1e-3 are dropped. The quadratic programme is solved exactly, by non-negative least squares.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.bayes.simplex import minimise_quadratic
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend, descend_head
+from fedprior.models.likelihood import categories
 from fedprior.models.task import EVALUATION_BATCH
-from fedprior.protocol import About, Logs, Method, Moment, Weights, register
+from fedprior.protocol import About, Hints, Logs, Method, Moment, Weights, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend, descend_head
 from fedprior.tree import Params
 
 
 class Server(NamedTuple):
-    """Shared base, a head for every client, and the global class means with how many examples they rest on."""
+    """Shared base, a head for every client, and the global class means with their example counts."""
 
     base: Params
     heads: Params  # [N, ...]
@@ -50,7 +51,7 @@ class Down(NamedTuple):
 
 
 class Up(NamedTuple):
-    """Base, head, counts, and the statistics that heads are combined by."""
+    """Base, head, counts, and the statistics used to combine heads."""
 
     base: Params
     head: Params
@@ -62,7 +63,6 @@ class Up(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedPAC(Method[Server, Weights, Down, Up, Weights]):
     """Feature alignment and classifier collaboration."""
 
@@ -75,17 +75,16 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         group="split",
         personal="a head combined from similar clients'",
         moment="after local training",
-        personal_downlink=True,
-        head_phase=True,
+        needs_classes=True,
     )
-    types = (Server, Weights, Down, Up, Weights)
+    hints = Hints(personal_downlink=True, head_phase=True)
 
     alignment: Annotated[float, Field(ge=0, description="λ, pull of features to the global mean of their class")] = 1.0
     head_epochs: Annotated[int, Field(ge=0, description="epochs on the head before the base")] = 1
     head_lr: Annotated[float, Field(gt=0, description="learning rate of the head")] = 0.1
     predict_with: Annotated[
         Literal["trained", "aggregated"],
-        Field(description="the network as the client last trained it, or the newest base with the combined head"),
+        Field(description="the network as last trained by the client, or the newest base with the combined head"),
     ] = "trained"
 
     @property
@@ -96,7 +95,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
     @torch.no_grad()
     def statistics(self, base: Params, data: ClientData) -> tuple[Tensor, Tensor, Tensor]:
         """Class counts [C, K], class means [C, K, d] (zero where absent) and mean squared norms [C, K], float64."""
-        K = self.task.classes
+        K = self.task.likelihood.parameters
         counts = torch.zeros(len(data), K, dtype=torch.float64)
         sums, squares = torch.zeros(()), torch.zeros_like(counts)
         for batch in data.batches(EVALUATION_BATCH):
@@ -111,7 +110,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
     def base_objective(self, base: Params, fixed: dict[str, Params], batch: Batch) -> Tensor:
         """CE + λ · MSE(z, global mean of its class), [C]."""
         z = self.task.features(base, batch.x, batch.weight)
-        logits = self.task.head_logits(fixed["head"], z)
+        logits = categories(self.task).logits(self.task.head_outputs(fixed["head"], z))
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
         means, seen = fixed["global"]["means"], fixed["global"]["seen"]
         target = means.gather(1, batch.y.unsqueeze(2).expand(-1, -1, means.shape[2]))
@@ -132,8 +131,8 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         """The common initial weights; no means yet."""
         base, head = self.task.split(self.task.init(key.fold("init")))
         d = self.task.features_width
-        means = torch.zeros(self.task.classes, d, dtype=self.task.dtype)
-        seen = torch.zeros(self.task.classes, dtype=torch.float64)
+        means = torch.zeros(self.task.likelihood.parameters, d, dtype=self.task.dtype)
+        seen = torch.zeros(self.task.likelihood.parameters, dtype=torch.float64)
         return Server(base, tree.clone(tree.expand(head, clients)), means, seen)
 
     def broadcast(self, server: Server, ids: Tensor) -> Down:
@@ -143,7 +142,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         return Down(base, tree.index(server.heads, ids), shared["means"], shared["seen"])  # type: ignore[arg-type]
 
     def init_client(self, down: Down, data: ClientData, keys: Keys) -> Weights:
-        """The personal network as it came down."""
+        """The personal network as received."""
         return Weights(joined(down))
 
     def local_update(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> tuple[Weights, Up, Logs]:
@@ -171,20 +170,12 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         return Server(tree.average(ups.base, ups.n), kept, means, torch.maximum(server.seen, total))
 
     def personalise(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> Weights:
-        """The client's network as it trained it, or what came down last."""
+        """The client's network as trained, or as last received."""
         return client if self.predict_with == "trained" else Weights(joined(down))
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Server, x: Tensor) -> None:
-        """Heads are personal."""
-        return
 
 
 def joined(down: Down) -> Params:
-    """The network that came down."""
+    """The network as received."""
     return _sorted({**down.base, **down.head})
 
 

@@ -5,19 +5,17 @@ Arivazhagan, Aggarwal, Singh & Choudhary, arXiv 1912.00818 (2019), Algorithms 1 
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import ClientData
-from fedprior.local import descend
-from fedprior.methods._split import Client, Shared, Split, Up
+from fedprior.methods._split import Client, Shared, Split
 from fedprior.protocol import About, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedPer(Split):
     """Personal last layer."""
 
@@ -31,7 +29,6 @@ class FedPer(Split):
         moment="after aggregation",
         private=("own",),
     )
-    types = (Shared, Client, Shared, Up, Weights)
 
     def shares(self, name: str) -> bool:
         """All but the head."""

@@ -1,7 +1,9 @@
 """FedRep: a shared base and a personal head, trained one after the other.
 
 Collins, Hassani, Mokhtari & Shakkottai, ICML 2021, Algorithm 1: first the head with the base frozen, then the base with
-the head frozen.
+the head frozen. By default both phases last as long as `train` specifies (`head_epochs`: ten, with five for the base,
+in the paper). The authors' code tunes every client's head once more after the last round; here it does not, so a
+personal model combines the newest base with a head that was fitted to an earlier one.
 """
 
 from __future__ import annotations
@@ -9,18 +11,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import ClientData
-from fedprior.methods._split import Client, Shared, Split, Up
-from fedprior.protocol import About, Weights, register
+from fedprior.methods._split import Client, Shared, Split
+from fedprior.protocol import About, Hints, Weights, register
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedRep(Split):
     """Alternating representation and head."""
 
@@ -33,11 +33,13 @@ class FedRep(Split):
         personal="the head",
         moment="after aggregation",
         private=("own",),
-        head_phase=True,
     )
-    types = (Shared, Client, Shared, Up, Weights)
+    hints = Hints(head_phase=True)
 
-    head_epochs: Annotated[int, Field(ge=0, description="epochs on the head; those on the base are train.epochs")] = 5
+    head_epochs: Annotated[
+        int | None,
+        Field(ge=0, description="epochs on the head; by default as in `train`, which also applies to the base"),
+    ] = None
 
     def shares(self, name: str) -> bool:
         """All but the head."""

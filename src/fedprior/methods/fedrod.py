@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import take_step
 from fedprior.methods._averaging import Averaged, Up
+from fedprior.models.likelihood import categories
 from fedprior.protocol import About, Logs, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import take_step
 from fedprior.tree import Params
 
 
@@ -39,7 +39,6 @@ class Personal(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class FedRoD(Averaged[Client, Personal]):
     """Robust decoupling."""
 
@@ -52,22 +51,26 @@ class FedRoD(Averaged[Client, Personal]):
         personal="a second head",
         moment="after aggregation",
         private=("head",),
+        needs_classes=True,
     )
-    types = (Weights, Client, Weights, Up, Personal)
+
+    def logits(self, head: Params, z: Tensor) -> Tensor:
+        """Features [C, B, d] -> logits [C, B, K]."""
+        return categories(self.task).logits(self.task.head_outputs(head, z))
 
     def log_counts(self, data: ClientData) -> Tensor:
         """log n_c; a class that the client lacks gets log 1e-9, [C, K]."""
-        counts = [data.client(c)[1].bincount(minlength=self.task.classes) for c in range(len(data))]
+        counts = [data.client(c)[1].bincount(minlength=self.task.likelihood.parameters) for c in range(len(data))]
         return torch.stack(counts).to(self.task.dtype).clamp(min=1e-9).log()
 
     def step(self, carry: dict[str, Any], log_counts: Tensor, batch: Batch, keys: Keys) -> dict[str, Any]:
-        """One batch: the shared network, then the personal head behind it."""
+        """One batch: the shared network, then the personal head."""
         optimizer, skip = self.train.make(), self.task.buffers
         seen: list[Tensor] = []
 
         def balanced(w: Params, nothing: Any, b: Batch) -> Tensor:
             z = self.task.features(w, b.x, b.weight)
-            logits = self.task.head_logits(w, z)
+            logits = self.logits(w, z)
             seen.extend([z.detach(), logits.detach()])
             return _mean(logits + log_counts.unsqueeze(1), b)
 
@@ -75,13 +78,13 @@ class FedRoD(Averaged[Client, Personal]):
         z, generic = seen
 
         def personal(head: Params, nothing: Any, b: Batch) -> Tensor:
-            return _mean(generic + self.task.head_logits(head, z), b)
+            return _mean(generic + self.logits(head, z), b)
 
         take_step(optimizer, personal, carry["head"], carry["head_state"], None, batch)
         return carry
 
     def init_client(self, down: Weights, data: ClientData, keys: Keys) -> Client:
-        """The personal head starts at zero: at first the generic one decides alone."""
+        """The personal head starts at zero, so that at first only the generic one counts."""
         return Client(tree.zeros_like(tree.clone(self.task.split(down.w)[1])))
 
     def local_update(self, client: Client, down: Weights, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
@@ -106,7 +109,7 @@ class FedRoD(Averaged[Client, Personal]):
     def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:
         """The sum of both heads."""
         z = self.task.features(personal.w, x)
-        return (self.task.head_logits(personal.w, z) + self.task.head_logits(personal.head, z)).log_softmax(-1)
+        return (self.logits(personal.w, z) + self.logits(personal.head, z)).log_softmax(-1)
 
 
 def _mean(logits: Tensor, batch: Batch) -> Tensor:

@@ -3,11 +3,12 @@
 Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, Algorithm 1 (model averaging).
 
     client    m = argmin_m f_i(x_m) on its training data; trains x_m; sends it with m
-    server    x_m = mean of its clients' models, weighted by example counts; a model nobody chose stays
+    server    x_m = mean of its clients' models, weighted by example counts; a model that nobody chose is kept
 
-The models must start apart: independent initial weights, the first of which is the common one. In the first
-`warm_up` rounds clients are dealt to the models at random. `share_base` averages all but the head over everyone, the
-authors' recipe where clusters are ambiguous.
+The models must differ at the start: independent initial weights, the first being the common ones. In the first
+`warm_up` rounds clients are assigned to the models at random, again in every round (the authors' FEMNIST code splits
+the clients once). `share_base` averages all but the head over everyone, the authors' recipe where clusters are
+ambiguous.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
 from fedprior.protocol import About, Logs, Method, Weights, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 class Server(NamedTuple):
-    """The k models, and how many rounds there were."""
+    """The k models, and the number of rounds so far."""
 
     x: Params  # [k, ...]
     round: Tensor  # [] int64
@@ -49,7 +49,6 @@ class Up(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class IFCA(Method[Server, Client, Server, Up, Weights]):
     """Iterative clustering."""
 
@@ -62,18 +61,18 @@ class IFCA(Method[Server, Client, Server, Up, Weights]):
         personal="the choice of a cluster",
         moment="after aggregation",
     )
-    types = (Server, Client, Server, Up, Weights)
 
     clusters: Annotated[int, Field(ge=1, description="k, number of models")] = 2
     warm_up: Annotated[
-        int, Field(ge=0, description="first rounds with a random assignment", json_schema_extra={"others": [0]})
+        int,
+        Field(ge=0, description="number of first rounds with a random assignment", json_schema_extra={"others": [0]}),
     ] = 5
     share_base: Annotated[bool, Field(description="one base for all, a head per cluster")] = False
 
     def best(self, down: Server, data: ClientData) -> Tensor:
         """The model with the smallest training loss, [C]."""
         losses = [self.task.data_nll(tree.map(lambda v, m=m: v[:, m], down.x), data) for m in range(self.clusters)]
-        return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(0)  # a diverged model is nobody's choice
+        return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(0)  # a diverged model is never chosen
 
     def pick(self, down: Server, choice: Tensor) -> Params:
         """Each client's model out of the k, [C, ...]."""
@@ -125,11 +124,3 @@ class IFCA(Method[Server, Client, Server, Up, Weights]):
     def personalise(self, client: Client, down: Server, data: ClientData, keys: Keys) -> Weights:
         """The model that fits the client's training data best now."""
         return Weights(self.pick(down, self.best(down, data)))
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Server, x: Tensor) -> None:
-        """There are several."""
-        return

@@ -3,27 +3,27 @@
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov & Morency, arXiv 2001.01523 (2020), Algorithm 1.
 
 The authors' CIFAR script lists its layers so that the convolutions end up shared, starts from a FedAvg model and picks
-each user's best test round; we follow the description, from scratch. `shared_layers` counts linear layers from the end.
+each user's best test round; we follow the description, from scratch. `shared_layers` counts from the task's head
+backwards: the head, then the linear layers that are registered before it.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedprior.data.client import ClientData
-from fedprior.local import descend
-from fedprior.methods._split import Client, Shared, Split, Up
+from fedprior.methods._split import Client, Shared, Split
 from fedprior.protocol import About, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class LGFedAvg(Split):
     """Personal representation."""
 
@@ -38,14 +38,15 @@ class LGFedAvg(Split):
         moment="after aggregation",
         private=("own",),
     )
-    types = (Shared, Client, Shared, Up, Weights)
 
-    shared_layers: Annotated[int, Field(ge=1, description="linear layers that are shared, from the end")] = 1
+    shared_layers: Annotated[int, Field(ge=1, description="linear layers that are shared, from the head backwards")] = 1
 
     def shares(self, name: str) -> bool:
-        """The last linear layers."""
-        linear = [n for n, m in self.task.module.named_modules() if isinstance(m, nn.Linear)]
-        return name.rpartition(".")[0] in linear[-self.shared_layers :]
+        """The head and the linear layers before it."""
+        modules = dict(self.task.module.named_modules())
+        before = itertools.takewhile(lambda layer: layer != self.task.head, modules)
+        layers = [*(layer for layer in before if isinstance(modules[layer], nn.Linear)), self.task.head]
+        return name.rpartition(".")[0] in layers[-self.shared_layers :]
 
     def fit(self, w: Params, data: ClientData, keys: Keys) -> tuple[Params, Tensor]:
         """Everything together."""

@@ -1,4 +1,4 @@
-"""Local: each client trains alone. What federation has to beat, at the same budget.
+"""Local: each client trains alone: the baseline for federation, with the same budget.
 
 A client trains in the rounds it takes part in, so its epochs equal those that any other method gives it. The initial
 weights come from the run's root key, which every client knows, so nothing is sent.
@@ -6,19 +6,17 @@ weights come from the run's root key, which every client knows, so nothing is se
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
 from fedprior.protocol import About, Empty, Logs, Method, Weights, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class Local(Method[Empty, Weights, Empty, Empty, Weights]):
     """No messages at all."""
 
@@ -32,14 +30,13 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
         moment="after local training",
         private=("w",),
     )
-    types = (Empty, Weights, Empty, Empty, Weights)
 
     def init_server(self, key: Key, clients: int = 1) -> Empty:
         """There is no server."""
         return Empty()
 
     def broadcast(self, server: Empty, ids: Tensor) -> Empty:
-        """Nothing goes down."""
+        """Nothing is sent to clients."""
         return Empty()
 
     def init_client(self, down: Empty, data: ClientData, keys: Keys) -> Weights:
@@ -51,22 +48,14 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
         return self.task.nll(w, batch)
 
     def local_update(self, client: Weights, down: Empty, data: ClientData, keys: Keys) -> tuple[Weights, Empty, Logs]:
-        """Go on from where the client stopped, with a fresh optimiser."""
+        """Continue from the client's last weights, with a fresh optimiser."""
         w, loss = descend(self.task, self.train, self.objective, client.w, Empty(), data, keys)
         return Weights(w), Empty(), {"loss": loss}
 
     def aggregate(self, server: Empty, ups: Empty, ids: Tensor) -> Empty:
-        """Nothing comes up."""
+        """Nothing is sent to the server."""
         return server
 
     def personalise(self, client: Weights, down: Empty, data: ClientData, keys: Keys) -> Weights:
         """The client's own model."""
         return client
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
-    def predict_global(self, server: Empty, x: Tensor) -> None:
-        """There is no global model."""
-        return

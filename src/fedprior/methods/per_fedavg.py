@@ -6,9 +6,10 @@ Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, Algorithm 1.
     FO    x ← x - β ∇f(x - α ∇f(x; B1); B2)
     HF    x ← x - β (g₂ - α h),  h = [∇f(x + δ g₂; B3) - ∇f(x - δ g₂; B3)] / 2δ
 
-β is the learning rate of the local training. An iteration takes two batches (FO) or three (HF). To predict, a client
-adapts on *training* data: `adapt="epoch"`, one epoch of SGD with α (pFedVEM's tables), or `"step"`, one batch
-(pFedBreD's). Some public code adapts on test batches, which leaks labels. A zero step means zero.
+β is the learning rate of the local training, and so is α by default (a fixed 0.01 was worse on validation data at all
+learning rates tried). An iteration takes two batches (FO) or three (HF). To predict, a client adapts
+on *training* data: `adapt="epoch"`, one epoch of SGD with α (pFedVEM's tables), or `"step"`, one batch (pFedBreD's).
+Some public code adapts on test batches, which leaks labels. A step size of zero is taken literally.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import descend, value_and_grad
 from fedprior.methods._averaging import Averaged, Up
 from fedprior.optim import SGD, OptState
 from fedprior.protocol import About, Empty, Logs, Weights, register
 from fedprior.rng import Keys
+from fedprior.training import descend, value_and_grad
 from fedprior.tree import Params
 
 
@@ -42,7 +42,6 @@ class Meta(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Averaged[Empty, Weights]):
     """Model-agnostic meta-learning."""
 
@@ -53,17 +52,23 @@ class PerFedAvg(Averaged[Empty, Weights]):
         "Model-Agnostic Meta-Learning Approach, NeurIPS",
         year=2020,
         group="meta",
-        personal="an adapted copy of the global model, made when it predicts",
+        personal="a copy of the global model, adapted before prediction",
         moment="after aggregation",
     )
-    types = (Weights, Empty, Weights, Up, Weights)
 
     order: Annotated[Literal["hf", "fo"], Field(description="Hessian-free second order, or first order")] = "hf"
-    alpha: Annotated[float, Field(ge=0, description="step of the adaptation")] = 0.01
+    alpha: Annotated[
+        float | None, Field(ge=0, description="α, step of the adaptation; by default train.lr (0.01 with adam)")
+    ] = None
     delta: Annotated[float, Field(gt=0, description="difference of the Hessian-vector product (HF)")] = 1e-3
     adapt: Annotated[Literal["epoch", "step"], Field(description="adaptation before prediction, on training data")] = (
         "epoch"
     )
+
+    @property
+    def ahead(self) -> float:
+        """α."""
+        return self.train.gradient_step if self.alpha is None else self.alpha
 
     def gradient(self, w: Params, batch: Batch) -> tuple[Tensor, Params]:
         """f and ∇f on a batch."""
@@ -75,7 +80,7 @@ class PerFedAvg(Averaged[Empty, Weights]):
         meta = meta._replace(batches=meta.batches + 1)
         if phase == 0:
             value, g = self.gradient(meta.x, batch)
-            return meta._replace(ahead=_moved(meta.x, g, -self.alpha), total=meta.total + value)
+            return meta._replace(ahead=_moved(meta.x, g, -self.ahead), total=meta.total + value)
         if phase == 1:
             g = self.gradient(meta.ahead, batch)[1]
             if self.order == "hf":
@@ -83,7 +88,7 @@ class PerFedAvg(Averaged[Empty, Weights]):
         else:
             g = {k: meta.second[k] for k in self.task.parameters(meta.x)}
             up, down = (self.gradient(_moved(meta.x, g, s * self.delta), batch)[1] for s in (1, -1))
-            g = {k: g[k] - self.alpha * (up[k] - down[k]) / (2 * self.delta) for k in g}
+            g = {k: g[k] - self.ahead * (up[k] - down[k]) / (2 * self.delta) for k in g}
         self.train.make().update(meta.x, {k: v.clone() for k, v in g.items()}, meta.state)
         return meta
 
@@ -92,7 +97,7 @@ class PerFedAvg(Averaged[Empty, Weights]):
         return Empty()
 
     def local_update(self, client: Empty, down: Weights, data: ClientData, keys: Keys) -> tuple[Empty, Up, Logs]:
-        """Meta-steps from the broadcast model; an epoch or step of the budget is one iteration's worth of batches."""
+        """Meta-steps from the broadcast model; the budget counts iterations, each of two or three batches."""
         batches = 3 if self.order == "hf" else 2
         budget = self.train.budget(self.task)
         budget = budget._replace(
@@ -114,15 +119,11 @@ class PerFedAvg(Averaged[Empty, Weights]):
 
     def personalise(self, client: Empty, down: Weights, data: ClientData, keys: Keys) -> Weights:
         """Adapt a copy on training data."""
-        if self.alpha == 0:
+        if self.ahead == 0:
             return down
         once = replace(self.train, optimizer="sgd", momentum=0.0, weight_decay=0.0, epochs=1, steps=None)
         train = once if self.adapt == "epoch" else replace(once, steps=1)
-        return Weights(descend(self.task, train, _plain(self), down.w, {}, data, keys, SGD(self.alpha))[0])
-
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
+        return Weights(descend(self.task, train, _plain(self), down.w, {}, data, keys, SGD(self.ahead))[0])
 
 
 def _plain(method: PerFedAvg) -> Any:

@@ -6,9 +6,10 @@ Zhang, Li, Li, Guo & Shi, ICML 2022, Algorithm 1, Eqs. 4-7.
     per batch q ← step on n · NLL(batch mean, drawn weights) + ζ KL(q ‖ p);   p ← step on ζ KL(q ‖ p)
     server    mean of the p_k's parameters
 
-No official code: one public version declares itself unofficial, draws noise a thousand times too small and divides the
-KL by the number of steps. Here noise is standard, and the objective is divided by n so that learning rates are those of
-other methods: NLL + ζ KL / n. Personal q is never reset. Prediction at the mean, or by model averaging.
+No official code: one unofficial public version draws noise a thousand times too small and divides the KL by the
+number of steps. Here noise is standard, and the objective is divided by n so that learning rates are those of
+other methods: NLL + ζ KL / n. A step draws one network (the paper averages several), and the server takes the mean
+without the paper's step β. Personal q is never reset. Prediction at the mean, or by model averaging.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.bayes.gaussian import inverse_softplus
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import take_step
+from fedprior.models.likelihood import equal_weights
 from fedprior.optim import Optimizer
-from fedprior.protocol import About, Logs, Method, register
+from fedprior.protocol import About, Hints, Logs, Method, register
 from fedprior.rng import Key, Keys
+from fedprior.training import take_step
 from fedprior.tree import Params
 
 
@@ -58,7 +59,6 @@ class Run(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
     """Variational inference of whole networks."""
 
@@ -71,9 +71,8 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
         personal="a Gaussian over the whole network",
         moment="after local training",
         private=("mu", "rho"),
-        everyone_trains=True,
     )
-    types = (Gaussian, Gaussian, Gaussian, Up, Gaussian)
+    hints = Hints(everyone_trains=True)
 
     zeta: Annotated[float, Field(ge=0, description="ζ, weight of the KL")] = 0.5
     scale: Annotated[
@@ -107,7 +106,7 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
         return w
 
     def optimizer(self) -> Optimizer:
-        """Without weight decay, which is for the personal means alone: it is a term of their objective."""
+        """Without weight decay, which applies only to the personal means, as a term of their objective."""
         return replace(self.train, weight_decay=0.0).make()
 
     def step(self, run: Run, n: Tensor, batch: Batch, keys: Keys) -> Run:
@@ -142,7 +141,7 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
         return down
 
     def local_update(self, client: Gaussian, down: Gaussian, data: ClientData, keys: Keys) -> tuple[Gaussian, Up, Logs]:
-        """q goes on, p starts from what came down."""
+        """q continues, p starts from the received distribution."""
         optimizer, budget = self.optimizer(), self.train.budget(self.task)
         q, p = _flat(client), _flat(down)
         trained = {k: v for k, v in q.items() if k.removeprefix("mu/") not in self.task.buffers}
@@ -151,7 +150,7 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
         done = fold(self.step, Run(q, p, state, state, zero), n, data, keys.fold("descend"), budget)
         steps = torch.tensor([max(1, budget.length(m)) for m in data.size])
         own, shared = _gaussian(done.q), _gaussian(done.p)
-        statistics = {k: v for k, v in own.mu.items() if k in self.task.buffers}  # they train with q alone
+        statistics = {k: v for k, v in own.mu.items() if k in self.task.buffers}  # they are trained with q only
         shared = shared._replace(mu={k: statistics.get(k, v) for k, v in shared.mu.items()})
         logs = {"loss": done.total / steps, "kl": self.kl(done.q, done.p).detach()}
         return own, Up(shared.mu, shared.rho, data.n), logs
@@ -168,14 +167,14 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
     def predict(self, personal: Gaussian, x: Tensor, keys: Keys) -> Tensor:
         """At the mean, or averaging the probabilities of drawn networks."""
         if self.prediction == "mean":
-            return self.task.log_probs(personal.mu, x)
+            return self.task.predictive(personal.mu, x)
         flat = _flat(personal)
-        each = [self.task.log_probs(self.drawn(flat, keys.fold("bma", k)), x) for k in range(self.prediction_draws)]
-        return torch.stack(each).logsumexp(0) - torch.tensor(float(self.prediction_draws), dtype=x.dtype).log()
+        each = [self.task.predictive(self.drawn(flat, keys.fold("bma", k)), x) for k in range(self.prediction_draws)]
+        return self.task.likelihood.mix(torch.stack(each), equal_weights(len(each), x.dtype))
 
     def predict_global(self, server: Gaussian, x: Tensor) -> Tensor:
         """The mean of the global distribution."""
-        return self.task.log_probs(tree.expand(server.mu, 1), x.unsqueeze(0)).squeeze(0)
+        return self.task.predictive_shared(server.mu, x)
 
 
 def _flat(g: Gaussian) -> Params:

@@ -1,19 +1,19 @@
 """pFedBreD: a prior centred at a personal point, and its Bregman envelope.
 
 Shi, Zhou, Wang et al. ("PRIOR: Personalized Prior for Reactivating the Information Overlooked in Federated Learning"),
-NeurIPS 2023: Algorithm 1, Eqs. 9-14.
+NeurIPS 2023: Algorithm 1, Eqs. 12-14.
 
-    envelope    F_i(v) = min_θ f_i(θ) + λ D(θ, μ_i(v))
+    envelope    F_i(v) = min_θ f_i(θ) + λ D(θ, μ_i(v))                   (Eq. 12)
     lg          μ = v - η_a ∇f(v)                                        a step along the local gradient
     meg         μ = v - η (w_last - θ)                                   a step along a remembered envelope gradient
     mh          μ = v - η_a ∇f(v) - η (w_last - θ)                       both  (Eq. 14)
-    mh_code     v itself first takes a first-order meta step (two batches), then as meg: what the released code does
+    mh_code     v itself first takes a first-order meta step (two batches), then as meg: the released code
     local       v ← v - α_m λ A (μ - θ): first order, the Jacobian of μ dropped
 
-w_last is the client's own local model at the end of its last round, θ the personal model before this batch. Everyone
-trains, a sample reports. With η = η_a = 0 it is pFedMe. Deviations from the authors' code: a zero step size means zero
-(theirs falls back to the learning rate); `lg` uses η_a as the paper says (their lg uses η: set meta_gradient=0.05);
-batches are shuffled anew each round (their iterator persists).
+w_last is the client's own local model at the end of its last round, θ the personal model before this batch. All clients
+train, a sample reports. With η = η_a = 0 it is pFedMe. Deviations from the authors' code: a step size of zero is taken
+literally (theirs falls back to the learning rate); `lg` uses η_a as the paper says (their lg uses η: set
+meta_gradient=0.05); batches are reshuffled each round (their iterator persists).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from fedprior import tree
 from fedprior.data.client import Batch, Budget, ClientData, fold
 from fedprior.methods import _envelope as envelope
 from fedprior.methods._envelope import Client, Envelope, Run, Up
-from fedprior.protocol import About, Logs, Weights, register
+from fedprior.protocol import About, Hints, Logs, Weights, register
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
@@ -36,7 +35,6 @@ Fixed = dict[str, Params]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class PFedBreD(Envelope):
     """Personalised priors."""
 
@@ -50,13 +48,12 @@ class PFedBreD(Envelope):
         personal="the whole network; its last local model",
         moment="after local training",
         private=("theta",),
-        everyone_trains=True,
     )
-    types = (Weights, Client, Weights, Up, Weights)
+    hints = Hints(everyone_trains=True)
 
-    variant: Annotated[Literal["lg", "meg", "mh", "mh_code"], Field(description="how the prior's centre μ is made")] = (
-        "mh"
-    )
+    variant: Annotated[
+        Literal["lg", "meg", "mh", "mh_code"], Field(description="how the prior's centre μ is computed")
+    ] = "mh"
     meta_gradient: Annotated[float, Field(ge=0, description="η_a, step along the local gradient (lg, mh, mh_code)")] = (
         0.01
     )
@@ -77,7 +74,7 @@ class PFedBreD(Envelope):
 
     @property
     def memoryless(self) -> bool:
-        """lg remembers nothing, unless its solver starts at the last θ."""
+        """lg keeps no state unless its solver starts at the last θ."""
         return self.variant == "lg" and self.prox_start != "theta"
 
     def centre(self, v: Params, client: Client, batch: Batch) -> Params:
@@ -93,8 +90,9 @@ class PFedBreD(Envelope):
         begin = {"lg": "mu"}.get(self.variant, "v") if self.prox_start == "auto" else self.prox_start
         start = {"v": run.v, "mu": mu, "theta": run.theta}[begin]
         metric = fixed["metric"]
+        lr = self.prox_step(max(float(a.max()) for a in metric.values()) if self.generator == "scaled" else 1.0)
         theta, value = envelope.prox(
-            self.task, start, mu, metric, batch, strength=self.strength, lr=self.prox_lr, steps=self.prox_steps
+            self.task, start, mu, metric, batch, strength=self.strength, lr=lr, steps=self.prox_steps
         )
         grads = envelope.envelope_gradient(self.task, mu, theta, metric, self.strength)
         shift = tree.sqdist(self.task.parameters(mu), self.task.parameters(run.v)).sqrt()

@@ -1,18 +1,19 @@
 """pFedFDA: a shared feature extractor under a generative head, which each client adapts in closed form.
 
-McLaughlin & Su, NeurIPS 2024: Algorithm 1, Eqs. 3-6.
+McLaughlin & Su, NeurIPS 2024: Algorithm 1, Eqs. 3-9.
 
     features    z = φ(x);   z | y = c ~ N(μ_c, Σ);   head H(μ, Σ, π) = the Bayes classifier
     client      φ by gradient against the frozen head H(μ_g, Σ_g, π_i); then its own statistics (μ̂, Σ̂)
                 β_i = argmin over [0, 1] of the cross-validated loss of H(β μ̂ + (1-β) μ_g, β Σ̂ + (1-β) Σ_g, π_i)
+                (Eq. 9)
     server      means of φ_i and of the interpolated μ_i, Σ_i, weighted by n_i
     prediction  the newest φ_g, statistics of the client's training features, β_i, head: no gradient
 
 Deviations from the authors' code: all training examples are used (theirs drops the last short batch, in evaluation
 too); the ridge is a multiple of the identity (theirs also adds 1e-4 to every entry); β by grid and golden section, not
-by L-BFGS on a clipped argument; by default the features of the last local epoch alone are kept, since copies of an
+by L-BFGS on a clipped argument; by default only the features of the last local epoch are kept, since copies of an
 example in both folds inflate β (`feature_cache="all_epochs"` with `folds_by="copy"` is theirs); covariances are sent as
-triangles; the class prior never leaves the client. `ridge=1` is theirs, and not the paper's "small ε".
+triangles; the class prior never leaves the client. `ridge=1` is their value, not the paper's "small ε".
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.bayes import adapt, lda
 from fedprior.bayes.lda import Sample, Statistics
 from fedprior.data.client import Batch, ClientData, fold
-from fedprior.local import take_step
 from fedprior.models.task import EVALUATION_BATCH
-from fedprior.protocol import About, Logs, Method, register
+from fedprior.protocol import About, Hints, Logs, Method, register
 from fedprior.rng import Key, Keys
+from fedprior.training import take_step
 from fedprior.tree import Params
 
 
@@ -68,7 +68,6 @@ class Personal(NamedTuple):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
     """Feature-distribution adaptation."""
 
@@ -81,33 +80,35 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
         personal="a linear head in closed form; class prior",
         moment="after aggregation",
         private=("beta",),
-        head_phase=True,
+        needs_classes=True,
     )
-    types = (Shared, Client, Shared, Up, Personal)
+    hints = Hints(head_phase=True)
 
     beta: Annotated[
         Literal["single", "double", "local", "global"],
-        Field(description="one β (SB), one each for means and covariance (MB), fixed at 1 (NB), fixed at 0"),
+        Field(description="one β (SB), one each for means and covariance (MB), fixed at 1 (NB), or fixed at 0"),
     ] = "single"
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation of β")] = 2
     ridge: Annotated[float, Field(ge=0, description="added to the diagonal of Σ̂; 1 as published")] = 1.0
-    shrinkage: Annotated[float, Field(ge=0, lt=1, description="ε: share of the sphere in the head's covariance")] = 1e-4
+    shrinkage: Annotated[float, Field(ge=0, lt=1, description="ε: shrinkage of the head's covariance to a sphere")] = (
+        1e-4
+    )
     prior_smoothing: Annotated[float, Field(gt=0, description="added to every class frequency")] = 1e-4
     min_class_samples: Annotated[
         int,
         Field(
             ge=1,
-            description="fewest examples of a class for a mean of its own, in evaluation",
+            description="smallest number of examples for a class to have its own mean, in evaluation",
             json_schema_extra={"others": [12]},
         ),
     ] = 3
     feature_cache: Annotated[
-        Literal["last_epoch", "all_epochs"], Field(description="features that training-time statistics use")
+        Literal["last_epoch", "all_epochs"], Field(description="features used for statistics in training")
     ] = "last_epoch"
     folds_by: Annotated[
         Literal["example", "copy"],
         Field(
-            description="what is dealt to the folds: examples with all their copies, or single copies, as published",
+            description="what is assigned to folds: examples with all their copies, or single copies as published",
             json_schema_extra={"alive_with": {"feature_cache": "all_epochs"}},
         ),
     ] = "example"
@@ -116,23 +117,24 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
 
     def log_prior(self, data: ClientData) -> Tensor:
         """log π_i from the client's training labels, [C, K] float64."""
-        counts = torch.stack([data.client(c)[1].bincount(minlength=self.task.classes) for c in range(len(data))])
+        K = self.task.likelihood.parameters
+        counts = torch.stack([data.client(c)[1].bincount(minlength=K) for c in range(len(data))])
         share = counts.double() / data.n[:, None]
-        return ((share + self.prior_smoothing) / (1 + self.task.classes * self.prior_smoothing)).log()
+        return ((share + self.prior_smoothing) / (1 + K * self.prior_smoothing)).log()
 
     def statistics(self, down: Shared) -> Statistics:
         """The message's statistics in float64."""
         return Statistics(down.mean.double(), lda.unpack(down.covariance.double(), self.task.features_width))
 
     def solve_beta(self, sample: Sample, group: Tensor, prior: Statistics, log_prior: Tensor, keys: Keys) -> Tensor:
-        """β of each client for means and covariance, [C, 2]; 0 where the data are too few to be split  (Eq. 6)."""
+        """β of each client for means and covariance, [C, 2]; 0 where the data are too few to be split  (Eq. 9)."""
         if self.beta in ("local", "global"):
             value = torch.full((len(sample.y), 2), float(self.beta == "local"), dtype=torch.float64)
             examples = torch.tensor([g[real].unique().numel() for g, real in zip(group, sample.real, strict=True)])
             return value.masked_fill((examples < 2)[:, None], 0.0)
         if self.folds_by == "copy":
             group = torch.arange(group.shape[1]).expand_as(group)
-        folds = adapt.deal(sample, group, self.task.classes, self.folds, keys.fold("folds"))
+        folds = adapt.deal(sample, group, self.task.likelihood.parameters, self.folds, keys.fold("folds"))
         loss = adapt.validation_loss(sample, folds, self.folds, prior, log_prior, self.ridge, self.shrinkage)
         return adapt.best_beta(loss, len(sample.y), separate=self.beta == "double") * folds.usable.any(1, keepdim=True)
 
@@ -161,9 +163,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
 
             carry["total"].add_(take_step(optimizer, objective, carry["phi"], carry["state"], None, batch, buffers))
             epoch = (carry["steps"] // fixed["per_epoch"]) % copies
-            slot = epoch[:, None] * (n + 1) + torch.where(
-                batch.weight > 0, batch.place, n
-            )  # padding has a row of its own
+            slot = epoch[:, None] * (n + 1) + torch.where(batch.weight > 0, batch.place, n)  # padding has its own row
             carry["cache"].scatter_(1, slot.unsqueeze(2).expand(-1, -1, d), seen[0])
             carry["steps"].add_(1)
             return carry
@@ -203,7 +203,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
         """The common initial extractor; means uniform on [0, 1); unit covariance."""
         phi, _ = self.task.split(self.task.init(key.fold("init")))
         d, dtype = self.task.features_width, self.task.dtype
-        mean = torch.rand(self.task.classes, d, generator=key.fold("means").generator(), dtype=dtype)
+        mean = torch.rand(self.task.likelihood.parameters, d, generator=key.fold("means").generator(), dtype=dtype)
         return Shared(phi, mean, lda.pack(torch.eye(d, dtype=dtype)))
 
     def broadcast(self, server: Shared, ids: Tensor) -> Shared:
@@ -249,7 +249,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
     def predict_global(self, server: Shared, x: Tensor) -> Tensor:
         """The global statistics with a uniform class prior."""
         one = tree.expand(server, 1)
-        uniform = torch.zeros(1, self.task.classes, dtype=torch.float64)
+        uniform = torch.zeros(1, self.task.likelihood.parameters, dtype=torch.float64)
         weight, bias = lda.head(self.statistics(one), uniform, self.shrinkage)
         personal = Personal(one.phi, weight.to(self.task.dtype), bias.to(self.task.dtype))
         return self.predict(personal, x.unsqueeze(0), Keys.of(Key(0), ["global"])).squeeze(0)

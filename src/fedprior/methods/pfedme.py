@@ -6,9 +6,9 @@ T. Dinh, Tran & Nguyen, NeurIPS 2020: Algorithm 1, Eqs. 2, 5-7.
     local       v ← v - η λ (v - θ), η the learning rate of the local training
     server      w ← (1 - β) w + β Σ n_i v_i / Σ n_i
 
-Everyone trains, a sample reports. Variants in use: θ restarts from v at each batch (`restart="v"`, pFedBreD's code) or
-goes on from the last θ, taken from w when a round begins (`restart="theta"`, the authors' code); the authors' code also
-adds 0.001 θ to the prox step and does not shuffle, which we do not.
+All clients train, a sample reports. Variants in use: θ restarts from v at each batch (`restart="v"`, pFedBreD's code)
+or continues from the last θ, taken from w when a round begins (`restart="theta"`, the authors' code); the authors' code
+also adds 0.001 θ to the prox step and does not shuffle, which we do not.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData, fold
 from fedprior.methods import _envelope as envelope
 from fedprior.methods._envelope import Client, Envelope, Run, Up
-from fedprior.protocol import About, Logs, Weights, register
+from fedprior.protocol import About, Hints, Logs, Weights, register
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class PFedMe(Envelope):
     """Moreau envelopes."""
 
@@ -42,15 +40,14 @@ class PFedMe(Envelope):
         personal="the whole network",
         moment="after local training",
         private=("theta",),
-        everyone_trains=True,
     )
-    types = (Weights, Client, Weights, Up, Weights)
+    hints = Hints(everyone_trains=True)
 
     restart: Annotated[Literal["v", "theta"], Field(description="where the prox solver starts at each batch")] = "v"
 
     @property
     def memoryless(self) -> bool:
-        """θ starts anew from w every round."""
+        """θ restarts from w every round."""
         return True
 
     def run_step(self, run: Run, nothing: Params, batch: Batch, keys: Keys) -> Run:
@@ -58,7 +55,7 @@ class PFedMe(Envelope):
         metric = envelope.euclidean(self.task, run.v)
         start = run.v if self.restart == "v" else run.theta
         theta, value = envelope.prox(
-            self.task, start, run.v, metric, batch, strength=self.strength, lr=self.prox_lr, steps=self.prox_steps
+            self.task, start, run.v, metric, batch, strength=self.strength, lr=self.prox_step(), steps=self.prox_steps
         )
         grads = envelope.envelope_gradient(self.task, run.v, theta, metric, self.strength)
         self.train.make().update(run.v, grads, run.state)

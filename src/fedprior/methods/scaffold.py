@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates that undo the drift of local steps.
+"""SCAFFOLD: control variates that correct the drift of local steps.
 
 Karimireddy, Kale, Mohri, Reddi, Stich & Suresh, ICML 2020, Algorithm 1, Option II, server step 1.
 
@@ -6,8 +6,7 @@ Karimireddy, Kale, Mohri, Reddi, Stich & Suresh, ICML 2020, Algorithm 1, Option 
     server    x ← x + mean_S (y_k - x);   c ← c + (1/N) Σ_S (c_k⁺ - c_k),   N all clients
 
 K_k is each client's true number of steps, since sizes differ. The correction is a linear term in the objective. Plain
-SGD only: with momentum, c_k⁺ is no longer the mean of the client's gradients. A client that diverges counts for
-nothing.
+SGD only: with momentum, c_k⁺ is no longer the mean of the client's gradients.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.local import descend
-from fedprior.protocol import About, Logs, Method, Weights, register
+from fedprior.protocol import About, Hints, Logs, Method, Weights, register
 from fedprior.rng import Key, Keys
+from fedprior.training import descend
 from fedprior.tree import Params
 
 
@@ -48,15 +46,13 @@ class Client(NamedTuple):
 
 
 class Up(NamedTuple):
-    """The change of the model and of the control variate, and whether they are finite."""
+    """The change of the model and of the control variate."""
 
     dx: Params
     dc: Params
-    fine: Tensor  # [C] 1 or 0
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
 class Scaffold(Method[Server, Client, Down, Up, Weights]):
     """Stochastic controlled averaging."""
 
@@ -68,9 +64,8 @@ class Scaffold(Method[Server, Client, Down, Up, Weights]):
         group="baseline",
         personal="a control variate",
         moment="after aggregation",
-        plain_sgd=True,
     )
-    types = (Server, Client, Down, Up, Weights)
+    hints = Hints(plain_sgd=True)
 
     def objective(self, y: Params, drift: Params, batch: Batch) -> Tensor:
         """f_k(y) + ⟨c - c_k, y⟩, whose gradient is the corrected one."""
@@ -97,39 +92,30 @@ class Scaffold(Method[Server, Client, Down, Up, Weights]):
         y, loss = descend(self.task, self.train, self.objective, down.x, drift, data, keys, plain)
         budget = self.train.budget(self.task)
         scale = torch.tensor([1 / (max(1, budget.length(n)) * plain.lr) for n in data.size], dtype=self.task.dtype)
-        trained = torch.tensor([budget.length(n) > 0 for n in data.size])  # without steps there is nothing to learn
+        trained = torch.tensor([budget.length(n) > 0 for n in data.size])  # no steps, no update
         moved = {k: down.x[k] - y[k] for k in drift}
         steps = {k: m * scale.view(-1, *[1] * (m.dim() - 1)) for k, m in moved.items()}
         new = tree.map(lambda own, d, s: s - d, client.c, drift, steps)  # c_k - c + (x - y)/(K η), drift = c - c_k
-        new = _keep(trained, new, client.c)
-        dx, dc = tree.map(torch.sub, y, down.x), tree.map(torch.sub, new, client.c)
-        fine = torch.stack([torch.isfinite(v).flatten(1).all(1) for v in tree.leaves({"x": dx, "c": dc})]).all(0)
-        dx, dc, c = (_keep(fine, part, other) for part, other in ((dx, None), (dc, None), (new, client.c)))
-        return Client(c), Up(dx, dc, fine.double()), {"loss": loss, "diverged": (~fine).double()}
+        new = _where(trained, new, client.c)
+        return Client(new), Up(tree.map(torch.sub, y, down.x), tree.map(torch.sub, new, client.c)), {"loss": loss}
 
     def aggregate(self, server: Server, ups: Up, ids: Tensor) -> Server:
         """Uniform means, over the reporters for x and over all clients for c."""
-        if not bool(ups.fine.any()):
-            return server
-        x = tree.map(torch.add, server.x, tree.average(ups.dx, ups.fine))
-        share = ups.fine.sum() / server.clients
-        c = tree.map(lambda old, change: old + share.to(old.dtype) * change, server.c, tree.average(ups.dc, ups.fine))
+        each = torch.ones(len(ids), dtype=torch.float64)
+        x = tree.map(torch.add, server.x, tree.average(ups.dx, each))
+        share = each.sum() / server.clients
+        c = tree.map(lambda old, change: old + share.to(old.dtype) * change, server.c, tree.average(ups.dc, each))
         return Server(x, c, server.clients)
 
     def personalise(self, client: Client, down: Down, data: ClientData, keys: Keys) -> Weights:
         """The global model."""
         return Weights(down.x)
 
-    def predict(self, personal: Weights, x: Tensor, keys: Keys) -> Tensor:
-        """The network's own distribution."""
-        return self.task.log_probs(personal.w, x)
-
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """The global model."""
-        return self.task.log_probs(tree.expand(server.x, 1), x.unsqueeze(0)).squeeze(0)
+        return self.task.predictive_shared(server.x, x)
 
 
-def _keep(fine: Tensor, value: Params, other: Params | None) -> Params:
-    """The value where all is finite; elsewhere `other`, or zero."""
-    fallback = tree.zeros_like(value) if other is None else other
-    return tree.map(lambda v, o: torch.where(fine.view(-1, *[1] * (v.dim() - 1)), v, o), value, fallback)
+def _where(chosen: Tensor, value: Params, other: Params) -> Params:
+    """Each client's value where chosen, otherwise the other."""
+    return tree.map(lambda v, o: torch.where(chosen.view(-1, *[1] * (v.dim() - 1)), v, o), value, other)

@@ -1,27 +1,27 @@
-"""What each client gained over a reference (usually Local), and how sure that is.
+"""What each client gained over a reference (usually Local), and how certain that is.
 
-Two sources of doubt, two functions, one answer type; `Gain.over` says which doubt an interval speaks of.
-Both are paired percentile bootstraps: the method and the reference are resampled together.
+Two functions for two sources of uncertainty, with one result type; `Gain.over` names the source. Both
+are paired percentile bootstraps: the method and the reference are resampled together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprior.errors import unknown
-from fedprior.metrics.client import HIGHER_IS_BETTER, METRICS
+from fedprior.metrics.metric import Metric
 
 TIE = 1e-12  # a mean of differences this small is rounding
 SIGNS = np.array([-1, 0, 1])
+BLOCK = 1 << 20  # resampled examples in memory at once
 
 
 class Gain(NamedTuple):
-    """Gain over the reference: positive is better. A client without test examples is nan and in no mean."""
+    """Gain over the reference: positive is better. A client without test examples is nan and excluded from means."""
 
     clients: NDArray[np.float64]  # [N]
     low: NDArray[np.float64]  # [N]
@@ -35,37 +35,38 @@ class Gain(NamedTuple):
 
 
 def gain(
-    method_correct: Sequence[NDArray[np.bool_]],
-    reference_correct: Sequence[NDArray[np.bool_]],
+    method: Sequence[NDArray[np.bool_] | NDArray[np.float64]],
+    reference: Sequence[NDArray[np.bool_] | NDArray[np.float64]],
     *,
     names: Sequence[str] | None = None,
     seed: int = 0,
     draws: int = 2000,
     level: float = 0.95,
 ) -> Gain:
-    """Gain in accuracy of N clients on the same test examples, resampled over those examples.
+    """Gain of N clients in a mean over the same test examples, resampled over those examples.
 
-    Client i has d_j = method_correct[i][j] - reference_correct[i][j] ∈ {-1, 0, 1} for each of its n examples,
-    and the gain Σ_j d_j / n. Resampling n examples with replacement changes only how often -1, 0 and 1 come
-    up, and those counts are multinomial(n, (n₋, n₀, n₊)/n): drawing them is the exact bootstrap, and cheap.
-    The mean's interval resamples inside every client and averages the client gains.
+    Client i has a score for each of its n examples, right or wrong, or a number where more is better, and with
+    d_j = method[i][j] - reference[i][j] the gain Σ_j d_j / n. For right and wrong, resampling n examples with
+    replacement changes only how often -1, 0 and 1 come up, and those counts are multinomial(n, (n₋, n₀, n₊)/n): drawing
+    them is the exact bootstrap, and cheap. The mean's interval resamples inside every client and averages the gains.
 
-    The intervals say how sure we are *given these clients and this training run*; they hold no doubt about
+    The intervals are conditional *on these clients and this training run*; they do not cover the variation over
     other seeds (see `seed_gain`) or other clients. Zero width means that method and reference never disagreed
-    on this test set, not that they never would.
+    on this test set, not that they never would. A model that diverged has scores of nan, and so have its client's
+    gain and the mean; an infinite score leaves its client, and the mean, without an interval.
 
     Draws are keyed by seed and client name (the index, if no names are given), so a client's interval does
-    not depend on who else is in the cohort.
+    not depend on the rest of the cohort.
     """
-    names = [str(i) for i in range(len(method_correct))] if names is None else names
+    names = [str(i) for i in range(len(method))] if names is None else names
     if len(set(names)) != len(names):
         raise ValueError("client names must differ: equal names would share their random draws")
-    counts = [_counts(m, r) for m, r in zip(method_correct, reference_correct, strict=True)]
-    resampled = [_resample(c, _generator(seed, name), draws) for c, name in zip(counts, names, strict=True)]
+    pairs = list(zip(method, reference, strict=True))
+    resampled = [_resampled(m, r, _generator(seed, name), draws) for (m, r), name in zip(pairs, names, strict=True)]
     return _gain(
-        clients=np.array([c @ SIGNS / c.sum() if c.any() else np.nan for c in counts], dtype=np.float64),
-        resampled=np.array(resampled, dtype=np.float64).reshape(len(counts), draws),
-        evaluated=np.array([c.any() for c in counts], dtype=np.bool_),
+        clients=np.array([_mean(_difference(m, r)) for m, r in pairs], dtype=np.float64),
+        resampled=np.array(resampled, dtype=np.float64).reshape(len(pairs), draws),
+        evaluated=np.array([m.size > 0 for m, _ in pairs], dtype=np.bool_),
         level=level,
         over="test examples",
     )
@@ -75,14 +76,14 @@ def seed_gain(
     method: NDArray[np.float64],
     reference: NDArray[np.float64],
     *,
-    metric: str = "accuracy",
+    metric: Metric,
     seed: int = 0,
     draws: int = 2000,
     level: float = 0.95,
 ) -> Gain:
     """Gain in any metric, values [S, N] of S ≥ 2 training seeds, resampled over the seeds.
 
-    The gain is the mean over seeds of method - reference, negated where lower is better. A drawn seed brings
+    The gain is the mean over seeds of method - reference, on a scale on which more is better. A drawn seed brings
     all its clients along, because one run trained them together.
 
     With few seeds the intervals are too narrow, whatever the level, for they never leave the range of the S
@@ -92,13 +93,11 @@ def seed_gain(
     A client that is nan in both for every seed has no test set and is left out; any other nan is passed on to
     the mean. An infinite value leaves its client, and the mean, without an interval.
     """
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
     if method.ndim != 2 or method.shape != reference.shape or len(method) < 2:
         raise ValueError(f"want two arrays [S, N] with S >= 2, got {method.shape} and {reference.shape}")
     S = len(method)
     with np.errstate(invalid="ignore"):  # inf - inf
-        difference = method - reference if metric in HIGHER_IS_BETTER else reference - method  # [S, N]
+        difference = metric.badness(reference) - metric.badness(method)  # [S, N]
         clients = difference.mean(axis=0)
     finite = np.where(np.isfinite(difference), difference, np.nan)
     times = np.random.default_rng(seed).multinomial(S, np.full(S, 1 / S), size=draws)  # [draws, S]
@@ -111,23 +110,36 @@ def seed_gain(
     )
 
 
-def _counts(method: NDArray[np.bool_], reference: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How often d = -1, 0, 1, [3]."""
+def _difference(method: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
     if method.ndim != 1 or method.shape != reference.shape:
         raise ValueError(f"want the same test examples [n], got {method.shape} and {reference.shape}")
-    return np.bincount(1 + method.astype(np.int64) - reference.astype(np.int64), minlength=3).astype(np.int64)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        return method.astype(np.float64) - reference.astype(np.float64)
+
+
+def _mean(difference: NDArray[np.float64]) -> float:
+    with np.errstate(invalid="ignore"):  # inf - inf
+        return float(difference.mean()) if difference.size else float("nan")
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, int.from_bytes(blake2b(name.encode(), digest_size=8).digest())])
 
 
-def _resample(counts: NDArray[np.int64], rng: np.random.Generator, draws: int) -> NDArray[np.float64]:
+def _resampled(
+    method: NDArray[Any], reference: NDArray[Any], rng: np.random.Generator, draws: int
+) -> NDArray[np.float64]:
     """Bootstrap draws of Σ d / n, [draws]."""
-    n = counts.sum()
-    if n == 0:
+    difference = _difference(method, reference)
+    n = len(difference)
+    if n == 0 or not np.isfinite(difference).all():
         return np.full(draws, np.nan)
-    return np.asarray(rng.multinomial(n, counts / n, size=draws) @ SIGNS / n, dtype=np.float64)
+    if method.dtype == np.bool_ and reference.dtype == np.bool_:
+        counts = np.bincount(1 + difference.astype(np.int64), minlength=len(SIGNS))
+        return np.asarray(rng.multinomial(n, counts / n, size=draws) @ SIGNS / n, dtype=np.float64)
+    size = max(1, BLOCK // n)  # draws at a time: n may be large
+    blocks = [rng.integers(n, size=(min(size, draws - first), n)) for first in range(0, draws, size)]
+    return np.concatenate([difference[block].mean(axis=1) for block in blocks])
 
 
 def _gain(

@@ -10,13 +10,13 @@ from fedprior.models.layers import ChannelsLast, Norm, classifier, norm
 
 
 def alexnet(
-    shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 4096, norm_layer: Norm = "group"
+    shape: tuple[int, ...], outputs: int, *, hidden: PositiveInt = 4096, norm_layer: Norm = "group"
 ) -> nn.Module:
-    """FedBN's AlexNet, FedMAP's network for Office-31, 4,096 features (57,149,535 parameters with 31 classes).
+    """FedBN's AlexNet, FedMAP's network for Office-31, 4,096 features (57,149,535 parameters with 31 outputs).
 
     The papers' norm is `batch`; `group` has as many parameters. FedMAP's images have 224×224 pixels, FedBN's 256×256,
-    and an average pool to 6×6 takes any from 63×63 on. `hidden` is the width of the two linear layers before the head.
-    Pools overlap without padding and stand before their activation, which never decreases: the same function.
+    and an average pool to 6×6 accepts any size from 63×63. `hidden` is the width of the two linear layers before the
+    head. Pools overlap without padding and precede the activation, which gives the same function since it is monotonic.
     """
     relu, pool = nn.ReLU(), nn.MaxPool2d(3, 2)
     base: list[nn.Module] = [
@@ -30,4 +30,4 @@ def alexnet(
         *(nn.Linear(9216, hidden), *norm(norm_layer, hidden, images=False), relu),
         *(nn.Linear(hidden, hidden), *norm(norm_layer, hidden, images=False), relu),
     ]
-    return classifier(base, hidden, classes)
+    return classifier(base, hidden, outputs)

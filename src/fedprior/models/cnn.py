@@ -18,7 +18,7 @@ def _image(shape: tuple[int, ...], size: int, name: str) -> int:
 
 
 def image_channels(shape: tuple[int, ...], name: str, least: int = 1) -> int:
-    """The channels of images whose height and width may be any from `least` on."""
+    """The channels of images whose height and width are at least `least`."""
     if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < least:
         size = f" of at least {least}×{least} pixels" if least > 1 else " (channels, height, width)"
         raise FedpriorError(f"model '{name}' takes images{size}, but the data has shape {shape}.")
@@ -26,7 +26,7 @@ def image_channels(shape: tuple[int, ...], name: str, least: int = 1) -> int:
 
 
 def lenet5(
-    shape: tuple[int, ...], classes: int, *, padding: NonNegativeInt = 2, norm_layer: Norm = "none"
+    shape: tuple[int, ...], outputs: int, *, padding: NonNegativeInt = 2, norm_layer: Norm = "none"
 ) -> nn.Module:
     """LeNet-5 with ReLU and max-pooling.
 
@@ -45,13 +45,14 @@ def lenet5(
         nn.Flatten(),
         *(nn.Linear(16 * side * side, 120), relu, nn.Linear(120, 84), relu),
     ]
-    return classifier(base, 84, classes)
+    return classifier(base, 84, outputs)
 
 
-def lenet_wide(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
-    """FedBPS's wide LeNet for CIFAR10, 192 features (797,962 parameters with 10 classes).
+def lenet_wide(shape: tuple[int, ...], outputs: int, *, norm_layer: Norm = "none") -> nn.Module:
+    """FedBPS's wide LeNet for CIFAR10, 192 features (797,962 parameters with 10 outputs).
 
-    The paper says two convolutions with pooling and three linear layers, wider than LeNet-5; the widths (64, 64, 384,
+    The paper specifies two convolutions with pooling and three linear layers, wider than LeNet-5; the widths (64, 64,
+    384,
     192), 5×5 kernels without padding, ReLU and max-pooling are ours.
     """
     relu = nn.ReLU()
@@ -62,10 +63,10 @@ def lenet_wide(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none
         nn.Flatten(),
         *(nn.Linear(1600, 384), relu, nn.Linear(384, 192), relu),
     ]
-    return classifier(base, 192, classes)
+    return classifier(base, 192, outputs)
 
 
-def cnn_cifar(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
+def cnn_cifar(shape: tuple[int, ...], outputs: int, *, norm_layer: Norm = "none") -> nn.Module:
     """pFedFDA's CIFAR network, 128 features (base of 106,400 parameters)."""
     act = activation("leaky_relu")
     base: list[nn.Module] = [
@@ -75,10 +76,10 @@ def cnn_cifar(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none"
         *conv_block((32, 64), 3, 1, act, norm_layer),
         *(nn.Flatten(), nn.Linear(576, 128), act),
     ]
-    return classifier(base, 128, classes)
+    return classifier(base, 128, outputs)
 
 
-def cnn_emnist(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
+def cnn_emnist(shape: tuple[int, ...], outputs: int, *, norm_layer: Norm = "none") -> nn.Module:
     """pFedFDA's EMNIST network, 128 features (base of 115,776 parameters)."""
     act = activation("leaky_relu")
     base: list[nn.Module] = [
@@ -87,10 +88,10 @@ def cnn_emnist(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none
         *conv_block((16, 32), 5, 1, act, norm_layer),
         *(nn.Flatten(), nn.Linear(800, 128), act),
     ]
-    return classifier(base, 128, classes)
+    return classifier(base, 128, outputs)
 
 
-def cnn_cifar_lenet(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
+def cnn_cifar_lenet(shape: tuple[int, ...], outputs: int, *, norm_layer: Norm = "none") -> nn.Module:
     """pFedVEM's CIFAR10 network, 84 features (base of 120,332 parameters)."""
     relu = nn.ReLU()
     base: list[nn.Module] = [
@@ -100,10 +101,10 @@ def cnn_cifar_lenet(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = 
         nn.Flatten(),
         *(nn.Linear(800, 120), relu, nn.Linear(120, 84), relu),
     ]
-    return classifier(base, 84, classes)
+    return classifier(base, 84, outputs)
 
 
-def cnn6(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> nn.Module:
+def cnn6(shape: tuple[int, ...], outputs: int, *, norm_layer: Norm = "none") -> nn.Module:
     """pFedVEM's six layers for CIFAR100 and SUN397, 100 features (base of 618,916 parameters), images of any size.
 
     Its pools are padded by one pixel: 32 pixels become 17, 9, 5 and 3. Every window still holds a pixel of the image,
@@ -116,4 +117,4 @@ def cnn6(shape: tuple[int, ...], classes: int, *, norm_layer: Norm = "none") -> 
         base += [nn.MaxPool2d(2, padding=1), relu]
     base += [nn.Conv2d(256, 100, 3, padding=1), *norm(norm_layer, 100, images=True), relu]
     base += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return classifier(base, 100, classes)
+    return classifier(base, 100, outputs)

@@ -18,7 +18,7 @@ def activation(name: Activation, slope: float = 0.01) -> nn.Module:
 
 
 def norm(name: Norm, width: int, *, images: bool) -> list[nn.Module]:
-    """A norm layer, or none. Groups hold 8 channels where that divides the width, else the layer has one group."""
+    """A norm layer, or none. Groups have 8 channels if that divides the width; otherwise there is one group."""
     if name == "none":
         return []
     if name == "batch":
@@ -27,7 +27,7 @@ def norm(name: Norm, width: int, *, images: bool) -> list[nn.Module]:
 
 
 def classifier(base: list[nn.Module], features: int, outputs: int) -> nn.Sequential:
-    """`base` then a linear `head`: the names that methods with a personal head split at."""
+    """`base` then a linear `head`: the names by which methods with a personal head split it."""
     return nn.Sequential(OrderedDict(base=nn.Sequential(*base), head=nn.Linear(features, outputs)))
 
 
@@ -44,7 +44,7 @@ def conv_block(
 ) -> list[nn.Module]:
     """Convolution, norm, 2×2 max-pool, activation.
 
-    The papers put the activation before the pool. It never decreases, so it commutes with the maximum: the same
+    The papers put the activation before the pool. It is monotonic, so it commutes with the maximum: the same
     function with a quarter of the work.
     """
     return [

@@ -19,7 +19,7 @@ Shortcut = Literal["zeros", "conv"]
 
 
 class Conv(nn.Conv2d):
-    """A convolution that starts as residual networks do."""
+    """A convolution with the initialisation of residual networks."""
 
     def reset_parameters(self) -> None:
         """He's normal law."""
@@ -47,7 +47,7 @@ class SharedAffineNorm(nn.Module):
 
 
 class HalvedWithZeros(nn.Module):
-    """The shortcut without parameters: every second pixel, and channels of zeros behind the given ones."""
+    """The shortcut without parameters: every second pixel, padded with channels of zeros."""
 
     def __init__(self, extra: int) -> None:
         super().__init__()
@@ -66,17 +66,17 @@ class Residual(nn.Module):
         self.branch, self.shortcut = branch, shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> what the branch makes of it."""
+        """[B, C, H, W] -> relu(branch(x) + shortcut(x))."""
         return F.relu(self.branch(x) + self.shortcut(x))
 
 
 def resnet18(
-    shape: tuple[int, ...], classes: int, *, norm_layer: Literal["group32", "group", "batch"] = "group32"
+    shape: tuple[int, ...], outputs: int, *, norm_layer: Literal["group32", "group", "batch"] = "group32"
 ) -> nn.Module:
     """pFedFDA's ResNet-18 for TinyImageNet, 512 features (base of 11,167,212 parameters), images of any size.
 
-    `group32` is that paper's norm: groups of 32 channels with one scale and one shift a group. With `group` or `batch`
-    every channel has its own (base of 11,176,512).
+    `group32` is that paper's norm: groups of 32 channels with one scale and one shift per group. With `group` or
+    `batch` every channel has its own (base of 11,176,512).
     """
     base: list[nn.Module] = [
         *(ChannelsLast(), *_conv(image_channels(shape, "resnet18"), 64, 7, 2, norm_layer)),
@@ -84,43 +84,43 @@ def resnet18(
         *_stages((64, 64, 128, 256, 512), 2, norm_layer, "conv"),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     ]
-    return classifier(base, 512, classes)
+    return classifier(base, 512, outputs)
 
 
 def resnet20(
-    shape: tuple[int, ...], classes: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
+    shape: tuple[int, ...], outputs: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
 ) -> nn.Module:
-    """FedBPS's ResNet-20 for CIFAR10, 64 features (269,722 parameters with 10 classes), images of any size.
+    """FedBPS's ResNet-20 for CIFAR10, 64 features (269,722 parameters with 10 outputs), images of any size.
 
     The paper's norm is `batch`. With `shortcut="conv"`, 1×1 convolutions with a norm where the width doubles, it has
     272,474 parameters; the paper does not say which it uses.
     """
-    return _cifar("resnet20", 3, shape, classes, norm_layer, shortcut)
+    return _cifar("resnet20", 3, shape, outputs, norm_layer, shortcut)
 
 
 def resnet32(
-    shape: tuple[int, ...], classes: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
+    shape: tuple[int, ...], outputs: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
 ) -> nn.Module:
     """FedBPS's ResNet-32: as `resnet20` but for its depth (464,154 parameters, 466,906 with `shortcut="conv"`)."""
-    return _cifar("resnet32", 5, shape, classes, norm_layer, shortcut)
+    return _cifar("resnet32", 5, shape, outputs, norm_layer, shortcut)
 
 
 def resnet44(
-    shape: tuple[int, ...], classes: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
+    shape: tuple[int, ...], outputs: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
 ) -> nn.Module:
     """FedBPS's ResNet-44: as `resnet20` but for its depth (658,586 parameters, 661,338 with `shortcut="conv"`)."""
-    return _cifar("resnet44", 7, shape, classes, norm_layer, shortcut)
+    return _cifar("resnet44", 7, shape, outputs, norm_layer, shortcut)
 
 
 def resnet56(
-    shape: tuple[int, ...], classes: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
+    shape: tuple[int, ...], outputs: int, *, norm_layer: ResidualNorm = "group", shortcut: Shortcut = "zeros"
 ) -> nn.Module:
     """FedBPS's ResNet-56: as `resnet20` but for its depth (853,018 parameters, 855,770 with `shortcut="conv"`)."""
-    return _cifar("resnet56", 9, shape, classes, norm_layer, shortcut)
+    return _cifar("resnet56", 9, shape, outputs, norm_layer, shortcut)
 
 
 def _cifar(
-    name: str, depth: int, shape: tuple[int, ...], classes: int, norm_layer: ResidualNorm, shortcut: Shortcut
+    name: str, depth: int, shape: tuple[int, ...], outputs: int, norm_layer: ResidualNorm, shortcut: Shortcut
 ) -> nn.Module:
     """A 3×3 convolution, then three stages of `depth` blocks."""
     base: list[nn.Module] = [
@@ -128,7 +128,7 @@ def _cifar(
         *_stages((16, 16, 32, 64), depth, norm_layer, shortcut),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     ]
-    return classifier(base, 64, classes)
+    return classifier(base, 64, outputs)
 
 
 def _stages(widths: tuple[int, ...], depth: int, norm_layer: str, shortcut: Shortcut) -> list[nn.Module]:

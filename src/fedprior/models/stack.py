@@ -1,8 +1,8 @@
 """One forward pass for a whole stack of clients, for models made of layers that can be stacked.
 
-Linear layers become batched matrix products, norms of flat features reduce over their own axis; what acts element by
-element needs no change. A model with any other layer (a convolution) has no stacked form, and its clients run one
-after another: grouped convolutions are slower than a loop.
+Linear layers become batched matrix products, norms of flat features reduce over their own axis; element-wise layers
+need no change. A model with any other layer (such as a convolution) has no stacked form, and its clients
+run one after another: grouped convolutions are slower than a loop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ outputs [C, B, ...]."""
 
 
 def keep_factors(weight: Tensor) -> Factors:
-    """Let stacked linear layers and squared distances leave their share of this leaf's gradient where it is returned.
+    """Let stacked linear layers and squared distances store this leaf's gradient as factors in the returned list.
 
     A batch's weight gradient is a product gᵀ x of two thin matrices, and a Gaussian prior's is a multiple of w - μ.
-    Gradient descent can add both to the weights as it computes them, and then a tensor as large as the weights is
-    neither written nor read.
+    Gradient descent can add both to the weights directly, without writing and reading a tensor as large as the
+    weights.
     """
     found = Factors([], [])
     weight.products, weight.pulls = found  # type: ignore[attr-defined]  # on the tensor: it survives every dict
@@ -37,7 +37,7 @@ def keep_factors(weight: Tensor) -> Factors:
 
 
 class StackedLinear(torch.autograd.Function):
-    """y = x Wᵀ + b per client. Its own backward keeps ∂W contiguous, or leaves it in factors."""
+    """y = x Wᵀ + b per client. Its backward pass keeps ∂W contiguous, or leaves it as factors."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, products: list[Product] | None) -> Tensor:
@@ -127,7 +127,7 @@ def _norm(module: nn.Module, name: str) -> Forward | None:
 
 
 def stacked(module: nn.Module, name: str = "", *, flat: bool = False) -> Forward | None:
-    """The stacked forward pass of a module, or None when it has none; `flat` if its input is known to be [C, B, F]."""
+    """The stacked forward pass of a module, or None if it has none; `flat` if its input is known to be [C, B, F]."""
     if type(module) is nn.Linear:
         return lambda w, x, _: linear(w, name, x)
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:

@@ -1,8 +1,8 @@
 """A task is a model and a likelihood, as pure functions of explicit weights for a stack of clients.
 
-Any `nn.Module` will do. Its weights live in a dict, the module is only a shape: models that can be stacked run as
-batched matrix products, all others one client at a time through a resident module whose parameter slots are pointed
-at the given tensors (a dictionary assignment each, no copy, no `functional_call`).
+Any `nn.Module` can be used. Its weights are kept in a dict, and the module provides only the computation: models that
+can be stacked run as batched matrix products, all others one client at a time through a resident module whose parameter
+slots are pointed at the given tensors (a dictionary assignment each, no copy, no `functional_call`).
 
 Buffers (the running statistics of batch normalisation) are entries of the same dict. Their policy:
 `averaged` – they train in place and travel with the weights, so a method that averages weights averages them too,
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from fedprior.data.client import Batch, ClientData
 from fedprior.errors import FedpriorError, unknown
+from fedprior.models.likelihood import Likelihood
 from fedprior.models.stack import Forward, linear, stacked
 from fedprior.rng import Key
 from fedprior.tree import Params
@@ -33,12 +34,12 @@ EVALUATION_BATCH = 500
 
 
 class Task:
-    """Classification with `module`. A single output z means two classes with logits (0, z)."""
+    """A network and the likelihood of its outputs."""
 
     def __init__(
         self,
         module: nn.Module,
-        classes: int,
+        likelihood: Likelihood,
         *,
         head: str | None = None,
         buffers: Literal["averaged", "frozen"] = "averaged",
@@ -49,15 +50,16 @@ class Task:
         if isinstance(module, nn.Linear):
             module = nn.Sequential(OrderedDict(head=module))
         self.module = copy.deepcopy(module).to(dtype)
-        self.classes = classes
+        self.likelihood = likelihood
         self.dtype = dtype
         self.mixed = mixed  # training passes compute in bfloat16; weights, updates and predictions stay in `dtype`
         self.policy = buffers
         self.head = head or _last_linear(module)
         self.buffers = frozenset(k for k, b in module.named_buffers() if b.is_floating_point())
+        _check_outputs(self.module.get_submodule(self.head), self.head, likelihood)
 
     def __getstate__(self) -> dict[str, object]:
-        lazy = ("_stacked", "_stacked_base", "_full", "_base", "head_alone")  # closures and live modules: made anew
+        lazy = ("_stacked", "_stacked_base", "_full", "_base", "head_alone")  # closures and live modules: rebuilt
         return {k: v for k, v in vars(self).items() if k not in lazy}
 
     # Weights
@@ -103,11 +105,11 @@ class Task:
 
     @cached_property
     def head_alone(self) -> Task:
-        """The head as a task of its own, with the same names: softmax regression on features."""
+        """The head as a task of its own, with the same names: a linear model on features."""
         layer: nn.Module = self.module.get_submodule(self.head)
         for part in reversed(self.head.split(".")):
             layer = nn.Sequential(OrderedDict({part: layer}))
-        return Task(layer, self.classes, head=self.head, dtype=self.dtype, mixed=self.mixed)
+        return Task(layer, self.likelihood, head=self.head, dtype=self.dtype, mixed=self.mixed)
 
     @torch.no_grad()
     def embedded(self, base: Params, data: ClientData) -> ClientData:
@@ -124,7 +126,7 @@ class Task:
 
     @property
     def smallest_batch(self) -> int:
-        """Batch normalisation has no statistics of a single example."""
+        """Smallest batch: batch normalisation needs at least two examples."""
         return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()) else 1
 
     # Forward passes
@@ -150,8 +152,8 @@ class Task:
         """Whether a stack of clients runs as one batched pass; the clients of other models train one by one."""
         return self._stacked is not None
 
-    def _outputs(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
-        """The network's last layer, in training when given the examples' `shares` of their batch."""
+    def outputs(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
+        """The network's last layer: x [C, B, ...] -> [C, B, o]; in training when given the `weight` of a batch."""
         return self._run(self._stacked or self._full.each, w, x, shares)
 
     def _run(self, forward: Forward, w: Params, x: Tensor, shares: Tensor | None) -> Tensor:
@@ -159,26 +161,19 @@ class Task:
         with torch.autocast("cpu", torch.bfloat16) if mixed else contextlib.nullcontext():
             return forward(w, x, shares if self.policy == "averaged" else None).to(self.dtype)
 
-    def logits(self, w: Params, x: Tensor) -> Tensor:
-        """x [C, B, ...] -> [C, B, K], in evaluation mode."""
-        return two_classes(self._outputs(w, x))
-
     def features(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
         """The input of the head: x [C, B, ...] -> [C, B, d]; in training when given the `weight` of a batch."""
         return self._run(self._stacked_base or self._base.each, w, x, shares)
 
-    def head_logits(self, w: Params, z: Tensor) -> Tensor:
-        """Features [C, B, d] -> logits [C, B, K]."""
-        return two_classes(linear(w, self.head, z))
+    def head_outputs(self, w: Params, z: Tensor) -> Tensor:
+        """Features [C, B, d] -> outputs [C, B, o]."""
+        return linear(w, self.head, z)
 
     # Likelihood
 
     def losses(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
         """-log p(y | x, w) of every example, [C, B]."""
-        z = self._outputs(w, batch.x, batch.weight if train else None)
-        if z.shape[-1] == 1:
-            return F.binary_cross_entropy_with_logits(z.squeeze(-1), batch.y.to(z.dtype), reduction="none")
-        return F.cross_entropy(z.transpose(1, 2), batch.y, reduction="none")  # classes before examples: faster
+        return self.likelihood.losses(self.outputs(w, batch.x, batch.weight if train else None), batch.y)
 
     def nll(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
         """Mean negative log-likelihood of each client's batch, [C]."""
@@ -194,13 +189,17 @@ class Task:
         return total / data.n
 
     @torch.no_grad()
-    def log_probs(self, w: Params, x: Tensor) -> Tensor:
-        """log p(y | x, w) in evaluation mode: x [C, N, ...] -> [C, N, K]."""
-        return F.log_softmax(self.logits(w, x), dim=-1)
+    def predictive(self, w: Params, x: Tensor) -> Tensor:
+        """p(y | x, w) in evaluation mode: x [C, N, ...] -> [C, N, P]."""
+        return self.likelihood.predictive(self.outputs(w, x))
+
+    def predictive_shared(self, w: Params, x: Tensor) -> Tensor:
+        """The same for one network without a client axis: x [N, ...] -> [N, P]."""
+        return self.predictive({k: v.unsqueeze(0) for k, v in w.items()}, x.unsqueeze(0)).squeeze(0)
 
 
 class Resident:
-    """A module that lends its forward pass to weights from outside, one client at a time."""
+    """A module that runs its forward pass with given weights, one client at a time."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module).requires_grad_(False)
@@ -240,13 +239,13 @@ class Resident:
 
 
 def _check(module: nn.Module, head: str | None) -> None:
-    """Refuse what would not be a function of weights, inputs and keys."""
+    """Refuse modules that are not a function of weights, inputs and keys."""
     for layer in module.modules():
         drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
         if drops or (isinstance(layer, nn.RNNBase) and layer.dropout > 0):
             raise FedpriorError(
-                "the model has dropout, whose draws cannot be keyed by client and step: set its p to 0 and use "
-                "train.weight_decay instead."
+                "the model has dropout, whose random numbers cannot be keyed by client and step: set its p to 0 "
+                "and use train.weight_decay instead."
             )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             raise FedpriorError(
@@ -258,9 +257,12 @@ def _check(module: nn.Module, head: str | None) -> None:
         raise unknown("head", head, [name for name in names if name], "the model")
 
 
-def two_classes(z: Tensor) -> Tensor:
-    """Outputs as logits: a single one, z, stands for (0, z)."""
-    return F.pad(z, (1, 0)) if z.shape[-1] == 1 else z
+def _check_outputs(layer: nn.Module, name: str, likelihood: Likelihood) -> None:
+    if isinstance(layer, nn.Linear) and not likelihood.fits(layer.out_features):
+        raise FedpriorError(
+            f"the model's last layer '{name}' has {layer.out_features} outputs, but the target needs "
+            f"{likelihood.outputs}: change its width."
+        )
 
 
 def _last_linear(module: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""The papers' tables: described in files, run like any comparison, and set beside the published numbers."""
+"""The papers' tables: described in files, run like any comparison, and compared with the published numbers."""
 
 from fedprior.papers.outcome import Outcome, Pair, ranking
 from fedprior.papers.reproduce import reproduce

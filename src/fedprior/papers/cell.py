@@ -1,4 +1,4 @@
-"""One run of a table, and how the sections of its configuration lie over each other."""
+"""One run of a table, and how the sections of its configuration are merged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folded(sections: Mapping[str, Any], within: str = "") -> Section:
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections laid over each other, later ones on top; a section with another name replaces what is below."""
+    """Merged sections, later ones taking precedence; a section with a different name replaces an earlier one."""
     done: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():

@@ -1,4 +1,4 @@
-"""What came out of a table, beside what its paper says."""
+"""The outcome of a table, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
+from fedprior.metrics.classes import METRICS
 from fedprior.papers.table import Scale
 
 Kind = Literal["personal", "global"]
-LESS = ("seconds", "parameters")
-"""The metrics of which less is better."""
+COSTS = ("seconds", "parameters")
+"""Costs that a table may hold instead of a metric."""
+LESS = (*COSTS, *(metric.name for metric in METRICS if metric.better == "lower"))
+"""Quantities where less is better."""
 
 
 class Number(NamedTuple):
     """A cell of the table in the paper's unit."""
 
     paper: float | None
-    values: list[float]  # one a seed
+    values: list[float]  # one per seed
     by_client: tuple[float, ...] = ()  # the same with every client counting equally, where the paper's mean is another
 
     @property
@@ -33,13 +36,14 @@ class Number(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The standard error of the mean over seeds; nan for one seed."""
+        """The standard error of the mean over seeds; nan for one seed, or if a value is not finite."""
         n = len(self.values)
-        return statistics.stdev(self.values) / math.sqrt(n) if n > 1 else math.nan
+        known = n > 1 and math.isfinite(self.ours)
+        return statistics.stdev(self.values) / math.sqrt(n) if known else math.nan
 
     @property
     def delta(self) -> float:
-        """Ours less the paper's."""
+        """Ours minus the paper's."""
         return math.nan if self.paper is None else self.ours - self.paper
 
 
@@ -71,7 +75,7 @@ class Outcome:
     unknown: list[str] = field(default_factory=list)
     stand_in: str = ""
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)  # row -> what a search on validation data chose
-    quick: dict[str, Any] = field(default_factory=dict)  # what the quick scale changes of every run, such as train.lr
+    quick: dict[str, Any] = field(default_factory=dict)  # what the quick scale changes in every run, such as train.lr
 
     def number(self, kind: Kind, row: str, column: str) -> Number | None:
         """One cell."""
@@ -105,9 +109,12 @@ class Outcome:
 
 
 def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[Pair]:
-    """Every pair of methods that the paper tells apart: whether ours are in that order, level, or reversed."""
+    """Every pair of methods that differ in the paper: whether ours are in that order, level, or reversed.
+
+    Methods that diverged are left out.
+    """
     pairs = []
-    known = {row: n for row, n in numbers.items() if n.paper is not None and n.values}
+    known = {row: n for row, n in numbers.items() if n.paper is not None and not math.isnan(n.ours)}
     for a, b in itertools.combinations(known, 2):
         gap = (known[a].paper or 0.0) - (known[b].paper or 0.0)
         if gap == 0:
@@ -125,7 +132,7 @@ def level(a: Number, b: Number) -> bool:
     """Whether two methods are equal as printed, or their difference has a 95 % interval that includes zero.
 
     Seeds pair them: both saw the same clients and initial weights. The interval is Student's, of the differences seed
-    by seed. With one seed there is none, and every difference counts.
+    by seed. With one seed there is no interval, and every difference counts.
     """
     if f"{a.ours:.1f}" == f"{b.ours:.1f}":
         return True

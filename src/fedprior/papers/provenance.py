@@ -25,7 +25,7 @@ def about(seconds: float) -> dict[str, Any]:
 
 
 def command(table: Table, outcome: Outcome) -> str:
-    """What gives these numbers again: one command for all columns with the same rows, which are most often all."""
+    """The commands that reproduce these numbers: one for all columns with the same rows, which are usually all."""
     alike: dict[tuple[str, ...], list[str]] = {}  # rows that were run -> the columns they were run in
     for column in outcome.columns:
         seeds = Counter(row for row, where, _ in outcome.missing if where == column)

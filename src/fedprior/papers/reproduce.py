@@ -1,4 +1,4 @@
-"""Run a table, or what is left of it."""
+"""Run a table, or the rest of it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ import torch
 from fedprior import tree
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError, unknown
-from fedprior.experiment import config as configs
-from fedprior.experiment.folder import COMPLETE, RUN, Observers, proceed
+from fedprior.experiment import Observers
+from fedprior.experiment.folder import COMPLETE, begin, carry_out
 from fedprior.experiment.journal import Journal
+from fedprior.experiment.placing import at_work
+from fedprior.experiment.seal import JOURNALS, check
 from fedprior.papers import provenance
 from fedprior.papers.cell import Cell, folded
-from fedprior.papers.outcome import Kind, Number, Outcome
-from fedprior.papers.table import Column, Scale, Table
+from fedprior.papers.outcome import LESS, Kind, Number, Outcome
+from fedprior.papers.parts import Column
+from fedprior.papers.table import Scale, Table
 from fedprior.rng import Key
 
 HEAVY = ("models", "checkpoint", "predictions.safetensors")
-"""What a cell's folder need not keep: the table asks for numbers."""
+"""Files that a cell's folder need not keep: a table needs only numbers."""
 
 
 def reproduce(
@@ -70,7 +73,7 @@ def reproduce(
         ran.add((cell.row, cell.column, cell.seed))
     if so_far:
         if not ran:
-            raise FedpriorError(f"nothing of {table.name} is done in '{out}': run it without --so-far.")
+            raise FedpriorError(f"nothing of {table.name} is finished in '{out}': run it without --so-far.")
         _narrow(outcome, table, ran)
     outcome.about = provenance.about(sum(seconds.values()))
     outcome.about["command"] = provenance.command(table, outcome)
@@ -79,7 +82,7 @@ def reproduce(
 
 
 def _narrow(outcome: Outcome, table: Table, ran: set[tuple[str, str, int]]) -> None:
-    """Leave out rows, columns and seeds of which nothing is done; what else is missing has the paper's number alone."""
+    """Leave out rows, columns and seeds with no finished run; other gaps have only the paper's number."""
     rows, columns, seeds = (set(names) for names in zip(*ran, strict=True))
     outcome.rows = [row for row in outcome.rows if row in rows]
     outcome.columns = [column for column in outcome.columns if column in columns]
@@ -93,7 +96,7 @@ def _narrow(outcome: Outcome, table: Table, ran: set[tuple[str, str, int]]) -> N
 
 
 class Left(NamedTuple):
-    """What `reproduce` has still to do."""
+    """What `reproduce` still has to do."""
 
     runs: int
     minutes: float
@@ -141,7 +144,7 @@ class Loaded:
 
 def parameters(cell: Cell, data: Loaded) -> float:
     """Floating-point numbers in the server's message to one client."""
-    method = cell.config.build_method(data.of(cell))
+    method = cell.config.setup(data.of(cell)).method
     down = method.broadcast(method.init_server(Key.from_seed(cell.seed), 1), torch.zeros(1, dtype=torch.int64))
     return float(sum(leaf.numel() for leaf in tree.leaves(down) if leaf.is_floating_point()))
 
@@ -151,20 +154,20 @@ def done(
 ) -> tuple[dict[str, Any], Journal]:
     """The cell's summary and history, from its folder or from a run."""
     if not (folder / COMPLETE).exists():
-        federation = data.of(cell)
-        if not (folder / RUN).exists():
-            configs.write(cell.config.resolved(federation), folder / RUN)
-        proceed(folder, observers, federation)
-    for heavy in () if keep_models else HEAVY:  # an interruption may have left them
+        setup = cell.config.setup(data.of(cell))
+        with at_work(folder, lambda: begin(setup, folder), within=folder.parent):
+            carry_out(setup, folder, None, observers(cell.config.method["name"], cell.config.rounds))
+    for heavy in () if keep_models else HEAVY:  # may remain after an interruption
         path = folder / heavy
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     journal = Journal(folder)
     try:
-        summary = json.loads((folder / COMPLETE).read_text())
+        summary = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))
+        check(folder, summary, JOURNALS)
         journal.load()
         last = [row for row in journal.rows if row["round"] == summary["rounds"]]
         complete = summary["timing"]["seconds"] >= 0 and len(last) > 0 and len(last) % len(summary["clients"]) == 0
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         complete = False
     if not complete:
         raise FedpriorError(f"the run in '{folder}' is damaged: delete that folder and run the table again.")
@@ -203,13 +206,16 @@ def value_of(
     found: dict[int, list[tuple[float, float]]] = {}  # round -> value and weight of each client
     for line in journal.rows:
         if line["model"] == kind and line["split"] == split and line["client"] in wanted:
-            value, weight = float(line[table.metric]), float(line["examples"]) if per == "example" else 1.0
-            if not math.isnan(value):
+            value, weight = line.get(table.metric), float(line["examples"]) if per == "example" else 1.0
+            if value is not None:  # nan, the metric of a model that diverged, makes the mean nan too
                 found.setdefault(line["round"], []).append((value, weight))
     if not found:
         return None
     means = {number: sum(v * w for v, w in pairs) / sum(w for _, w in pairs) for number, pairs in found.items()}
-    return max(means.values()) if table.at == "best" else means[max(means)]
+    if table.at == "best":
+        finished = [mean for mean in means.values() if not math.isnan(mean)]
+        return (min if table.metric in LESS else max)(finished, default=math.nan)
+    return means[max(means)]
 
 
 def _members(among: str, summary: Mapping[str, Any]) -> set[str]:

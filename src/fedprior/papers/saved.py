@@ -1,9 +1,10 @@
-"""Results that lie beside a table: read them again, and put a part together with them, so that nothing is lost."""
+"""Results saved beside a table: read them, and merge new partial results into them."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from fedprior.papers.table import Scale, Table
 
 
 def beside(table: Table, scale: Scale) -> Outcome | None:
-    """What lies beside the table."""
+    """The results saved beside the table."""
     stem = table.results(scale)
     path = stem.parent / f"{stem.name}.json"
     return read(path) if path.exists() else None
@@ -34,17 +35,22 @@ def read(path: Path) -> Outcome:
         return Outcome(**known)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise FedpriorError(f"the results in '{path}' cannot be read ({why}): move them away, or run all.") from None
+        raise FedpriorError(
+            f"the results in '{path}' cannot be read ({why}): move them away, or run the whole table."
+        ) from None
 
 
 def _number(cell: dict[str, Any]) -> Number:
-    return Number(cell["paper"], cell["values"], tuple(cell.get("by_client", ())))
+    values, by_client = (
+        [math.nan if v is None else v for v in found] for found in (cell["values"], cell.get("by_client", ()))
+    )  # null: a client diverged
+    return Number(cell["paper"], values, tuple(by_client))
 
 
 def together(table: Table, old: Outcome, new: Outcome) -> Outcome:
-    """Two parts of a table: of two numbers for a cell that of more seeds, or else the new.
+    """Two parts of a table merged; of two numbers for a cell, the one with more seeds wins, or else the newer.
 
-    Rows and columns that the table has no more are left out.
+    Rows and columns that the table no longer has are left out.
     """
     kept = False
     rows = [row for row in table.rows if row in {*old.rows, *new.rows}]

@@ -1,8 +1,8 @@
-"""Choosing what a paper leaves open: every method tries equally many settings and is judged on validation data.
+"""Choosing unspecified settings: every method tries equally many and is judged on validation data.
 
-A table says in [search] which settings are tried, in which column, and how the run is shortened; a part of the training
-data is held out for the verdict, and test data are never looked at. The choices are written beside the table, and
-`reproduce` uses them from then on.
+The section [search] of a table specifies which settings are tried, in which column, and how the run is shortened; part
+of the training data is held out for the choice, and test data are never used. The choices are written beside the
+table, and `reproduce` uses them from then on.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fedprior.errors import FedpriorError
+from fedprior.experiment import Observers
 from fedprior.experiment.config import Section
-from fedprior.experiment.folder import Observers
 from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
-from fedprior.papers.outcome import Kind
+from fedprior.papers.outcome import LESS, Kind
 from fedprior.papers.provenance import about
 from fedprior.papers.reproduce import Loaded, done, value_of
 from fedprior.papers.table import Table
@@ -29,7 +29,7 @@ SEED = 0
 def search(
     table: Table, out: Path, observers: Observers, *, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Run every row with every setting it tries, or go on with it; returns what was tried, seen and chosen."""
+    """Run every row with every setting it tries, or continue; returns settings, results and choices."""
     if table.search is None or table.search.like:
         where = f": its choices come from {table.path.parent.name}/{table.search.like}" if table.search else ""
         raise FedpriorError(f"{table.name} has nothing to search{where}.")
@@ -46,7 +46,8 @@ def search(
             value = value_of(table, table.columns[table.search.column], kind, summary, journal, "validation")
             seen.append(math.nan if value is None else value / table.unit)
         if seen:
-            rows[name] = {"tried": table.tries(name), "validation": seen, "chosen": best(table.tries(name), seen)}
+            chosen = best(table.tries(name), seen, less=table.metric in LESS)
+            rows[name] = {"tried": table.tries(name), "validation": seen, "chosen": chosen}
     return {
         "table": table.name,
         "column": table.search.column,
@@ -57,11 +58,12 @@ def search(
     }
 
 
-def best(tried: list[Section], seen: list[float]) -> Section:
-    """The setting with the largest value; the first of equals, and never one that failed."""
-    if all(math.isnan(value) for value in seen):
-        raise FedpriorError(f"none of the settings {tried} gave a number: try others.")
-    return max(zip(tried, seen, strict=True), key=lambda pair: -math.inf if math.isnan(pair[1]) else pair[1])[0]
+def best(tried: list[Section], seen: list[float], *, less: bool = False) -> Section:
+    """The setting with the best value, the first of equals, and never one that failed."""
+    pairs = [pair for pair in zip(tried, seen, strict=True) if not math.isnan(pair[1])]
+    if not pairs:
+        raise FedpriorError(f"none of the settings {tried} gave a finite result: try others.")
+    return (min if less else max)(pairs, key=lambda pair: pair[1])[0]
 
 
 def write(found: dict[str, Any], path: Path) -> None:

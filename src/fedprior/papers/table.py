@@ -1,12 +1,12 @@
 """A table of a paper as a file: `papers/<paper>/<table>.toml`.
 
 title, paper, seeds, minutes     what it is, and how long all its seeds take on two cores
-unknown                          what the paper leaves open, and how it was settled here
+unknown                          unspecified settings, and the values used here
 [run]                            a run as `fedprior run --config` takes it, without a method
-[columns.NAME]                   what a column changes of the run; `among` picks the clients it averages over
-[rows.NAME]                      a method, what it changes of the run, and the published numbers by column
+[columns.NAME]                   what a column changes in the run; `among` selects the clients to average over
+[rows.NAME]                      a method, what it changes in the run, and the published numbers by column
 [quick]                          what `--scale quick` changes, and the columns and rows it is limited to
-[search]                         how `--search` chooses what the paper leaves open, see `papers.search`
+[search]                         how `--search` chooses unspecified settings, see `papers.search`
 """
 
 from __future__ import annotations
@@ -17,67 +17,32 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 import fedprior
-from fedprior.data import store
+from fedprior.data import DATASETS, store
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import config as configs
 from fedprior.experiment.config import Section
+from fedprior.metrics import METRICS
 from fedprior.options import plain_errors
 from fedprior.papers.cell import Cell, merged, unfolded
+from fedprior.papers.parts import Column, Quick, Row, Search
 
 Scale = Literal["paper", "quick"]
-Metric = Literal["accuracy", "balanced_accuracy", "seconds", "parameters"]
-"""What a cell holds. `seconds` is the median round; `parameters` are what a client is sent, and need no run."""
-Numbers = dict[str, float]
-"""Column -> a number of the paper, in the table's unit."""
+COSTS = ("seconds", "parameters")
+"""`seconds` is the median round; `parameters` are what a client is sent, and need no run."""
 
 
-class Part(BaseModel):
-    """What columns, rows and scales have in common: they change the run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    run: Section = {}
-
-
-class Column(Part):
-    """A setting."""
-
-    among: Annotated[
-        str, Field(description="all, smallest tenth, newcomers, original (the others), or names with commas between")
-    ] = "all"
+def _metric(name: str) -> str:
+    known = (*(metric.name for metric in METRICS), *COSTS)
+    if name not in known:
+        raise ValueError(f"it is none of {', '.join(dict.fromkeys(known))}")
+    return name
 
 
-class Row(Part):
-    """A method in the paper's settings, and what the paper says of it."""
-
-    method: Section
-    paper: Annotated[Numbers, Field(description="of the personal models")] = {}
-    paper_global: Annotated[Numbers, Field(description="of the shared model")] = {}
-    columns: Annotated[dict[str, Section], Field(description="options of the method in single columns")] = {}
-    tries: Annotated[
-        list[Section] | None, Field(description="settings to choose among instead of the search's own; [] for none")
-    ] = None
-
-
-class Search(Part):
-    """Every method tries equally many settings, in one column, and is judged on a validation part of the data."""
-
-    column: str = ""
-    tries: Annotated[list[Section], Field(description='settings such as {"train.lr" = 0.1}, for rows without own')] = []
-    like: Annotated[str, Field(description="the table of the same paper whose choices hold here too")] = ""
-    columns: Annotated[list[str] | None, Field(description="where the choices hold; everywhere unless told")] = None
-
-
-class Quick(Part):
-    """A version that takes minutes."""
-
-    seeds: Annotated[int, Field(ge=1)] = 1
-    columns: list[str] | None = None
-    rows: list[str] | None = None
-    minutes: float | None = None
+Metric = Annotated[str, AfterValidator(_metric)]
+"""What a cell holds: any metric, or a cost."""
 
 
 class Table(BaseModel):
@@ -93,15 +58,13 @@ class Table(BaseModel):
     quick: Quick = Quick()
     search: Search | None = None
     metric: Metric = "accuracy"
-    unit: Annotated[float, Field(gt=0, description="what one of the paper's units is of ours")] = 0.01
-    per: Annotated[
-        Literal["client", "example"], Field(description="what counts equally in the paper's mean; for accuracy")
-    ] = "client"
-    at: Annotated[Literal["last", "best"], Field(description="the round on test that the paper reports")] = "last"
+    unit: Annotated[float, Field(gt=0, description="the paper's unit in terms of ours")] = 0.01
+    per: Annotated[Literal["client", "example"], Field(description="unit of the paper's mean; for accuracy")] = "client"
+    at: Annotated[Literal["last", "best"], Field(description="the round whose test results the paper reports")] = "last"
     seeds: Annotated[int, Field(ge=1)] = 1
     minutes: float = 0.0
     unknown: list[str] = []
-    stand_in: Annotated[str, Field(description="how this differs from what the paper did")] = ""
+    stand_in: Annotated[str, Field(description="how this differs from the paper")] = ""
     path: Path = Path()
 
     @property
@@ -126,19 +89,19 @@ class Table(BaseModel):
 
     @property
     def missing(self) -> list[str]:
-        """Those of them that are not there."""
+        """Those that are not stored."""
         return [name for name in self.needs if store.status(name).state != "stored"]
 
     def refuse(self, columns: Iterable[str]) -> None:
-        """An error if data that some columns need are not here."""
+        """Raise an error if data that some columns need are missing."""
         missing = [found for name in self.needed(columns) if (found := store.status(name)).state != "stored"]
         if missing:
             how = (f"fetch {data.name}" if data.fetchable else f"import {data.name} FILE..." for data in missing)
             told = " and ".join(f"`fedprior data {words}`" for words in how)
-            raise FedpriorError(f"{self.name} needs data that are not here: run {told}.")
+            raise FedpriorError(f"{self.name} needs data that are not stored: run {told}.")
 
     def results(self, scale: Scale) -> Path:
-        """Where results lie beside the table, without a suffix."""
+        """Path of the results beside the table, without a suffix."""
         return self.path.parent / "results" / (self.path.stem if scale == "paper" else f"{self.path.stem}-quick")
 
     def has_results(self, scale: Scale) -> bool:
@@ -151,7 +114,9 @@ class Table(BaseModel):
         """How much of it was run at the paper's scale; empty for all or nothing."""
         stem = self.results("paper")
         try:
-            return str(json.loads((stem.parent / f"{stem.name}.json").read_text())["about"].get("part", ""))
+            return str(
+                json.loads((stem.parent / f"{stem.name}.json").read_text(encoding="utf-8"))["about"].get("part", "")
+            )
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return ""
 
@@ -169,23 +134,25 @@ class Table(BaseModel):
 
     @property
     def choices(self) -> Path:
-        """Where the outcome of the search lies."""
+        """Path of the outcome of the search."""
         stem = (self.search.like if self.search else "") or self.path.stem
         return self.path.parent / "search" / f"{stem}.json"
 
     @cached_property
     def chosen(self) -> dict[str, Section]:
-        """Row -> the setting that a search chose; empty as long as nobody has searched."""
+        """Row -> the setting that a search chose; empty before the first search."""
         if self.search is None or not self.choices.exists():
             return {}
         try:
-            found = json.loads(self.choices.read_text())["rows"]
+            found = json.loads(self.choices.read_text(encoding="utf-8"))["rows"]
             chosen = {row: dict(found[row]["chosen"]) for row in self.rows if row in found}
         except (ValueError, KeyError, TypeError):
             raise FedpriorError(f"'{self.choices}' is damaged: search again with --search.") from None
         for row, setting in chosen.items():
             if not self.search.like and setting not in self.tries(row):
-                raise FedpriorError(f"'{self.choices}' is of other settings of '{row}': search again with --search.")
+                raise FedpriorError(
+                    f"'{self.choices}' was made for other settings of '{row}': search again with --search."
+                )
         return chosen
 
     def count(self, scale: Scale, seeds: int | None = None) -> int:
@@ -201,7 +168,7 @@ class Table(BaseModel):
         )
 
     def cells(self, scale: Scale, columns: list[str], rows: list[str], seeds: int) -> Iterator[Cell]:
-        """Every run of the table; seeds go slowest, so that a table fills up evenly."""
+        """Every run of the table; seeds vary slowest, so that a table fills evenly."""
         quick = self.quick.run if scale == "quick" else {}
         for seed in range(seeds):
             for column in columns:
@@ -210,14 +177,14 @@ class Table(BaseModel):
                     yield self.cell(row, column, seed, self.chosen.get(row, {}) if held else {}, quick)
 
     def cell(self, name: str, column: str, seed: int, setting: Section, over: Section) -> Cell:
-        """One run: the row's in this column, with a setting, and what a scale or a search lays over it."""
+        """One run: the row's in this column, with a setting, and the changes of a scale or a search."""
         row, nested = self.rows[name], unfolded(setting)
         method = row.method | nested.pop("method", {}) | row.columns.get(column, {})
         parts = (self.run, self.columns[column].run, row.run, nested, over, {"method": method, "seed": seed})
         return Cell(name, column, seed, configs.parse(merged(*parts)))
 
 
-PARTS: Mapping[str, tuple[str, ...]] = {"digit_domains": ("mnist", "usps", "mnist_m")}
+PARTS: Mapping[str, tuple[str, ...]] = {name: data.stored for name, data in DATASETS.items() if data.stored}
 """Federations that are made of several stored data sets."""
 
 
@@ -252,18 +219,18 @@ def find(name: str, place: Path | None = None) -> Table:
 
 
 def read(path: Path) -> Table:
-    """A table from its file; rows must not speak of columns that there are not."""
+    """A table from its file; rows may only refer to existing columns."""
     content = configs.read(path)
     if "path" in content:
-        raise FedpriorError(f"'{path}': a table does not say where it lies: leave out `path`.")
+        raise FedpriorError(f"'{path}': `path` is set automatically: leave it out.")
     with plain_errors(f"'{path}'"):
         table = Table(**content, path=path)
     for name, row in table.rows.items():
         for column in (*row.paper, *row.paper_global, *row.columns):
             if column not in table.columns:
-                raise FedpriorError(f"'{path}': row '{name}' speaks of a column '{column}' that is not there.")
+                raise FedpriorError(f"'{path}': row '{name}' refers to a column '{column}' that does not exist.")
     if table.per == "example" and table.metric != "accuracy":
-        raise FedpriorError(f"'{path}': {table.metric} is per client: leave out `per`.")
+        raise FedpriorError(f"'{path}': {table.metric} is averaged per client: leave out `per`.")
     _chosen("column", table.quick.columns, table.columns, f"'{path}'")
     _chosen("row", table.quick.rows, table.rows, f"'{path}'")
     _check_search(table)
@@ -271,17 +238,17 @@ def read(path: Path) -> Table:
 
 
 def _check_search(table: Table) -> None:
-    """A search is fair: as many settings for one row as for another, and never judged on test data."""
+    """Check that a search is fair: equally many settings for every row, judged on validation data."""
     if table.search is None:
         if any(row.tries for row in table.rows.values()):
-            raise FedpriorError(f"'{table.path}': rows have `tries` but there is no [search] to try them in.")
+            raise FedpriorError(f"'{table.path}': rows have `tries`, but there is no [search] section.")
         return
     _chosen("column", table.search.columns, table.columns, f"'{table.path}'")
     if table.search.like:
         return
     _chosen("column", [table.search.column], table.columns, f"'{table.path}'")
     if not table.search.run.get("data", {}).get("validation"):
-        raise FedpriorError(f"'{table.path}': a search needs `run.data.validation`, the share of data to judge by.")
+        raise FedpriorError(f"'{table.path}': a search needs `run.data.validation`, the share of data used to choose.")
     counts = {row: len(table.tries(row)) for row in table.rows if table.tries(row)}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{row} {count}" for row, count in counts.items())

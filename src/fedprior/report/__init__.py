@@ -1,1 +1,1 @@
-"""What a person sees of a run."""
+"""Reports of a run for people."""

@@ -1,4 +1,4 @@
-"""A federation at a glance: who has how many examples of which class. `svg` and `png` draw the same as `terminal`."""
+"""A federation at a glance: each client's number of examples per label. `svg` and `png` draw the same as `terminal`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.text import Text
 
 from fedprior.data.federation import Federation
 from fedprior.data.heterogeneity import divergence
+from fedprior.names import on_screen
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 ROWS = 25
-"""Lines that classes may take in the terminal; neighbours are added up when there are more."""
+"""Lines for classes in the terminal; neighbouring classes are merged when there are more."""
 BANDS = 3
-"""How many times clients fill a line before the rest is left out."""
+"""Number of lines filled with clients before the rest is left out."""
 BINS = 10
+LABEL = 30
+"""Characters of a label; options are cut at thrice as many."""
+LABELS = {"classes": "classes", "number": "ranges of the target"}
 
 
 @dataclass(frozen=True)
 class Portrait:
-    """What a picture of a federation shows, of its training examples."""
+    """What a picture of a federation shows, of its training examples. Names are such as a screen can show."""
 
     title: str
     clients: tuple[str, ...]
-    counts: NDArray[np.int64]  # [N, classes]
+    labels: list[str]  # classes, or ranges of a number
+    counts: NDArray[np.int64]  # [N, labels]
     divergence: NDArray[np.float64]  # [N]  Jensen-Shannon, in bits, of a client's labels from those of all
     numbers: dict[str, float]
 
@@ -45,25 +51,33 @@ class Portrait:
 
 
 def portrait(data: Federation) -> Portrait:
-    """Look at a federation."""
-    counts = data.label_counts()
+    """The picture of a federation."""
+    table = data.label_counts()
+    counts = table.to_numpy(np.int64)
     own, everyone = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
-    options = "  ".join(f"{k}={v}" for k, v in data.options.items())
-    title = f"{data.name}: {len(data)} clients, {data.classes} classes" + (f"   {options}" if options else "")
-    return Portrait(title, data.clients, counts, divergence(own, everyone), data.heterogeneity())
+    options = "  ".join(f"{k}={on_screen(v, 3 * LABEL)}" for k, v in data.options.items())
+    title = f"{on_screen(data.name)}: {len(data)} clients, {len(table.columns)} {LABELS[data.target.kind]}"
+    title += f"   {options}" if options else ""
+    clients = tuple(on_screen(client) for client in data.clients)
+    labels = [on_screen(label, LABEL) for label in table.columns]
+    return Portrait(title, clients, labels, counts, divergence(own, everyone), data.heterogeneity())
 
 
 def terminal(picture: Portrait, width: int = 100) -> Text:
-    """Classes down, clients across, one character a client; then sizes, divergences and a histogram of sizes."""
-    step = -(-picture.counts.shape[1] // ROWS)  # classes a line
+    """Classes down, clients across, one character per client; then sizes, divergences and a histogram of sizes."""
+    step = -(-picture.counts.shape[1] // ROWS)  # classes per line
     starts = range(0, picture.counts.shape[1], step)
     rows = np.stack([picture.counts[:, c : c + step].sum(1) for c in starts])  # [lines, N]
-    names = [f"{c}" if step == 1 else f"{c}–{min(c + step, picture.counts.shape[1]) - 1}" for c in starts]
-    gutter = max(7, max(map(len, names)) + 1)
+    lasts = [min(c + step, picture.counts.shape[1]) - 1 for c in starts]
+    names = [
+        f"{picture.labels[c]}–{picture.labels[d]}" if d > c else picture.labels[c]
+        for c, d in zip(starts, lasts, strict=True)
+    ]
+    gutter = max(7, max(map(cell_len, names)) + 1)
     room = max(10, width - gutter - 1)
-    spread = 2 if 2 * len(picture.clients) <= room else 1  # characters a client
+    spread = 2 if 2 * len(picture.clients) <= room else 1  # characters per client
     shown = min(len(picture.clients), BANDS * room)
-    size = -(-shown // -(-shown * spread // room))  # clients a band, about equally many in each
+    size = -(-shown // -(-shown * spread // room))  # clients per band, about equally many in each
     lines = [Text(picture.title, style="bold")]
     for first in range(0, shown, size):
         band = slice(first, min(first + size, shown))
@@ -77,17 +91,17 @@ def terminal(picture: Portrait, width: int = 100) -> Text:
     if shown < len(picture.clients):
         lines.append(Text(f"… {len(picture.clients) - shown} more", style="dim"))
     most, largest = rows.max(), picture.sizes.max()
-    legend = f"█ is {most} of a class (heights by square root), a size of {largest}, a skew of 1 bit"
+    legend = f"█ is {most} of a label (heights by square root), a size of {largest}, a skew of 1 bit"
     lines.append(Text(legend, style="dim"))
     lines += [Text(""), Text("clients by size (training examples)", style="bold"), *_bars(picture, width)]
     return Text("\n").join(lines)
 
 
 def _line(name: str, heights: NDArray[np.floating[Any]], gutter: int, spread: int, style: str) -> Text:
-    """Heights of 0 to 1 as blocks; whatever is above 0 is seen."""
+    """Heights of 0 to 1 as blocks; any value above 0 is visible."""
     levels = np.where(heights > 0, np.maximum(1, np.rint(heights * (len(BLOCKS) - 1))), 0).astype(int)
     blocks = "".join(BLOCKS[level].ljust(spread) for level in levels)
-    return Text(f"{name:>{gutter - 1}} ").append(blocks, style=style)
+    return Text(" " * (gutter - 1 - cell_len(name)) + f"{name} ").append(blocks, style=style)
 
 
 def _bars(picture: Portrait, width: int) -> list[Text]:

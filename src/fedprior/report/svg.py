@@ -1,4 +1,4 @@
-"""The picture of a federation as SVG, written by hand, and as a page that needs nothing else."""
+"""The picture of a federation as SVG, written by hand, and as a self-contained page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def svg(picture: Portrait) -> str:
     sizes_at, skew_at, below = TOP + tall + GAP, TOP + tall + 2 * GAP + PANEL, TOP + tall + 3 * GAP + 2 * PANEL
     body = [
         f'<text class="t" x="{LEFT}" y="20">{escape(picture.title)}</text>',
-        f'<text class="s" x="{LEFT}" y="38">training examples of each class (down) at each client (across); '
+        f'<text class="s" x="{LEFT}" y="38">training examples of each label (down) at each client (across); '
         f"the largest dot is {picture.counts.max():,}</text>",
         *_dots(picture, cell, height),
         *_columns(picture, picture.sizes, int(picture.sizes.max()), sizes_at, cell, SIZE, "training examples"),
@@ -53,16 +53,16 @@ def page(picture: Portrait) -> str:
 def _dots(picture: Portrait, cell: float, height: float) -> list[str]:
     N, C = picture.counts.shape
     radius, most = 0.48 * min(cell, height), picture.counts.max()
-    every = -(-C // max(1, int(height * C / 14)))  # a name where there is room for one
+    every = -(-C // max(1, int(height * C / 14)))  # names only where there is room
     out = []
     for c in range(C):
         y = TOP + height * (c + 0.5)
         out.append(f'<line class="g" x1="{LEFT}" x2="{LEFT + cell * N:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
         if c % every == 0:
-            out.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{c}</text>')
+            out.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_cut(picture.labels[c])}</text>')
     for i, c in zip(*np.nonzero(picture.counts), strict=True):
         n = int(picture.counts[i, c])
-        tip = escape(f"{picture.clients[i]}, class {c}: {n:,}")
+        tip = escape(f"{picture.clients[i]}, {picture.labels[c]}: {n:,}")
         x, y, r = LEFT + cell * (i + 0.5), TOP + height * (c + 0.5), max(0.7, radius * float(n / most) ** 0.5)
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.2f}" fill="{DOT}"><title>{tip}</title></circle>')
     return out
@@ -89,12 +89,13 @@ def _columns(
     every = -(-N // max(1, int(cell * N / 90)))
     for i in range(0, N, every):
         x = LEFT + cell * (i + 0.5)
-        out.append(f'<text class="s" x="{x:.1f}" y="{base + 14:.1f}" text-anchor="middle">{_short(picture, i)}</text>')
+        out.append(
+            f'<text class="s" x="{x:.1f}" y="{base + 14:.1f}" text-anchor="middle">{_cut(picture.clients[i])}</text>'
+        )
     return out
 
 
-def _short(picture: Portrait, i: int) -> str:
-    name = picture.clients[i]
+def _cut(name: str) -> str:
     return escape(name if len(name) <= 14 else name[:13] + "…")
 
 
@@ -117,7 +118,7 @@ def _histogram(picture: Portrait, y: float) -> list[str]:
 
 
 def _numbers(picture: Portrait, y: float) -> list[str]:
-    """What `heterogeneity` says, beside the histogram."""
+    """The numbers of `heterogeneity`, beside the histogram."""
     out = []
     for k, (name, value) in enumerate(picture.numbers.items()):
         at = y + 12 + 16 * k

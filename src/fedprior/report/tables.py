@@ -1,4 +1,4 @@
-"""Tables for the terminal: one row a client, or one row a method."""
+"""Tables for the terminal: one row per client, or one row per method."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprior.data.federation import SPLITS, Federation
+from fedprior.data.target import Classes, Target
 from fedprior.experiment import Result
 from fedprior.experiment.catalogue import REFERENCE, catalogue
+from fedprior.metrics import GAINS, Metric, Value, main_metric, metrics_of, shown
+from fedprior.names import on_screen
 
 SHOWN = 30
-"""Clients in a table before it is cut; files always hold all."""
+"""Largest number of clients in a table; files always hold all."""
+HEADLINE = ("accuracy", "auroc", "balanced_accuracy", "rmse", "nll", "ece", "mae", "r2", "coverage90")
+"""The metrics that tables show, the main one first, if the target has them; files hold all."""
+SHORT = {"accuracy": "acc", "balanced_accuracy": "bal", "coverage90": "cover 90"}
+
+
+LABEL = 24
+"""Characters of a label in a table."""
 
 
 def _table(title: str, caption: str | None = None) -> Table:
     return Table(
-        title=title,
-        caption=caption,
+        title=Text(title, style="table.title", justify="left"),
+        caption=None if caption is None else Text(caption, style="table.caption", justify="left"),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -32,26 +42,41 @@ def _table(title: str, caption: str | None = None) -> Table:
     )
 
 
-def percent(value: float | None) -> str:
-    """0.8123 -> 81.2."""
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
+def headline(target: Target, most: int = 4) -> list[Metric]:
+    """The metrics that a table shows for a target: with two classes, AUROC replaces balanced accuracy."""
+    known = metrics_of(target)
+    hidden = "balanced_accuracy" if "sensitivity" in known else "auroc"
+    return [known[name] for name in HEADLINE if name in known and name != hidden][:most]
 
 
-def number(value: float | None) -> str:
-    """Three decimals."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"
+def heading(metric: Metric) -> str:
+    """`acc %`, `NLL`."""
+    return SHORT.get(metric.name, metric.title) + (" %" if metric.unit == "%" else "")
 
 
-def signed(value: float, low: float, high: float) -> Text:
-    """A gain in points with its interval: green if surely above zero, red if surely below."""
-    if not math.isfinite(value):
-        return Text("–")
+def signed(value: float, low: float, high: float, scale: float = 100, *, tested: bool = True) -> Text:
+    """A gain with its interval: green if the interval is above zero, red if below. In points by default.
+
+    There is none without test examples or for a model that diverged.
+    """
+    if math.isnan(value):
+        return Text("diverged" if tested else "–")
+    if math.isinf(value):
+        return Text(f"{value:+}")
     style = "green" if low > 0 else "red" if high < 0 else ""
-    return Text(f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]", style=style)
+    digits = 1 if scale == 100 else 3
+    told = f"{scale * value:+.{digits}f} [{scale * low:+.{digits}f}, {scale * high:+.{digits}f}]"
+    return Text(told, style=style)
+
+
+def _gain_scale(target: Target) -> tuple[str, float]:
+    """The unit of gains, and its scale."""
+    name = next(name for name in GAINS if name in metrics_of(target))
+    return ("points", 100.0) if name == "accuracy" else (f"{metrics_of(target)[name].title}, in nats", 1.0)
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Readable bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -60,124 +85,156 @@ def size(count: float) -> str:
 
 
 def clients(result: Result) -> Table:
-    """Each client's accuracy with its personal model, beside Local where that was run."""
-    title, frame = result.method.about.title, result.clients
-    compared = result.reference is not None
-    moment = result.method.moment
-    table = _table(f"{title}: test accuracy (%) of each personal model, {moment}", _caption(result))
-    headings = ["client", "train", "test", *(["Local"] if compared else []), title, "balanced", "NLL"]
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "client" else "right", no_wrap=True)
+    """Each client's metrics with its personal model, beside Local if it was run."""
+    title, frame, target = result.method.about.title, result.clients, result.federation.target
+    main, *others = headline(target, 3)
+    compared, values = result.reference is not None, result.values
+    what = f"test {main.title}" + (" (%)" if main.unit == "%" else "")
+    table = _table(f"{title}: {what} of each personal model, {result.method.moment}{_chosen(result)}", _caption(result))
+    headings = ["client", "train", "test", *(["Local"] if compared else []), title, *(heading(m) for m in others)]
+    for name in headings:
+        table.add_column(name, justify="left" if name == "client" else "right", no_wrap=True)
     if compared:
         table.add_column("gain [95 %]", justify="right", no_wrap=True)
-    for name, row in frame.head(SHOWN).iterrows():
-        cells: list[str | Text] = [str(name), str(int(row["train"])), str(int(row["test"]))]
-        cells += [percent(row["local_accuracy"])] if compared else []
-        cells += [percent(row["accuracy"]), percent(row["balanced_accuracy"]), number(row["nll"])]
-        cells += [signed(row["gain"], row["gain_low"], row["gain_high"])] if compared else []
+    scale = _gain_scale(target)[1]
+    for client, row in frame.head(SHOWN).iterrows():
+        own = values[str(client)]
+        cells: list[str | Text] = [_name(client), str(int(row["train"])), str(int(row["test"]))]
+        cells += [_value(main, result.reference.values[str(client)])] if result.reference is not None else []
+        cells += [_value(metric, own) for metric in (main, *others)]
+        cells += (
+            [signed(row["gain"], row["gain_low"], row["gain_high"], scale, tested=row["test"] > 0)] if compared else []
+        )
         table.add_row(*cells)
     if len(frame) > SHOWN:
         table.add_row(f"… {len(frame) - SHOWN} more")
     table.add_section()
-    last = _last(result)
     cells = ["mean", str(int(frame["train"].sum())), str(int(frame["test"].sum()))]
-    cells += [percent(float(frame["local_accuracy"].mean()))] if compared else []
-    cells += [
-        percent(last["accuracy"]["mean"]),
-        percent(last["balanced_accuracy"]["mean"]),
-        number(last["nll"]["mean"]),
-    ]
-    if compared:
-        found = result.gain()
-        cells += [signed(found.mean, found.mean_low, found.mean_high)]
+    cells += [_mean(main, result.reference.scores)] if result.reference is not None else []
+    cells += [_mean(metric, result.scores) for metric in (main, *others)]
+    cells += [_gained(result)] if compared else []
     table.add_row(*cells, style="bold")
     return table
+
+
+def _name(client: object) -> Text:
+    return Text(on_screen(client))
+
+
+def _value(metric: Metric, values: Mapping[str, Value]) -> str:
+    return shown(metric, values.get(metric.name))
+
+
+def _gained(result: Result) -> Text:
+    """The mean gain."""
+    found, scale = result.gain(), _gain_scale(result.federation.target)[1]
+    return signed(found.mean, found.mean_low, found.mean_high, scale, tested=any(result.federation.test.size))
+
+
+def _mean(metric: Metric, scores: Mapping[str, Any], of: str = "mean") -> str:
+    """A number of the cohort; if no client diverged, nan means that it is undefined for all."""
+    value = scores[metric.name][of]
+    if scores.get("diverged"):
+        return "diverged"
+    return shown(metric, None if value is None or math.isnan(value) else value)
+
+
+def _chosen(result: Result) -> str:
+    """The round that the models come from."""
+    rounds = result.summary["rounds"]
+    return "" if result.selected == rounds else f", of round {result.selected} of {rounds}"
 
 
 def _caption(result: Result) -> str | None:
     if result.reference is None:
         return None
-    found = result.gain()
+    found, (unit, _) = result.gain(), _gain_scale(result.federation.target)
     return (
         f"{title_of(result)} beats Local at {found.helped:.0%} of the clients and loses at {found.harmed:.0%}. "
-        f"Gains in points; intervals by paired bootstrap over {found.over}, for this one training run."
+        f"Gains in {unit}; intervals by paired bootstrap over {found.over}, for this one training run. Each method's "
+        "models are those of the round with the lowest validation NLL."
     )
 
 
 def title_of(result: Result) -> str:
-    """The method's name for people."""
+    """The method's display name."""
     return result.method.about.title
 
 
-def _last(result: Result) -> dict[str, Any]:
-    scores: dict[str, Any] = result.summary["last"]["personal"]["test"]
-    return scores
-
-
 def comparison(results: Mapping[str, Result], *, wide: bool = True) -> Table:
-    """One row a method: personal models on the clients' test splits after the last round; fewer columns if not wide."""
+    """One row per method: its selected personal models on the clients' test splits; fewer columns if not wide."""
     first = next(iter(results.values()))
-    rounds = first.summary["rounds"]
+    rounds, target = first.summary["rounds"], first.federation.target
+    main, *others = headline(target)
+    unit, name = _gain_scale(target)[0], on_screen(first.federation.name)
     table = _table(
-        f"{first.federation.name}: personal models of {len(first.federation)} clients, {rounds} rounds, test split",
-        "acc: mean ± std over clients; bal: balanced; gain over Local in points, 95 % paired bootstrap over test "
-        "examples; helps: share of clients that gain"
-        + ("; worst: mean of the worst tenth; global: the shared model; sent: bytes per round." if wide else "."),
+        f"{name}: personal models of {len(first.federation)} clients, {rounds} rounds, test split",
+        f"{SHORT.get(main.name, main.title)}: mean ± std over clients; gain over Local in {unit}, 95 % paired "
+        "bootstrap over test examples; helps: share of clients that gain"
+        + (
+            "; worst: mean of the worst tenth; global: the shared model; sent: bytes per round; round: chosen by "
+            "validation NLL."
+            if wide
+            else "."
+        ),
     )
-    headings = ["acc %", "bal %", "NLL", "ECE %", "gain [95 %]", "helps"]
-    headings += ["worst %", "global %", "sent", "time"] if wide else []
+    headings = [*(heading(metric) for metric in (main, *others)), "gain [95 %]", "helps"]
+    headings += ["worst", "global", "sent", "round", "time"] if wide else []
     table.add_column("method", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for name in headings:
+        table.add_column(name, justify="right", no_wrap=True)
     for result in results.values():
         table.add_row(title_of(result), *_scores(result), *(_extras(result, rounds) if wide else []))
     return table
 
 
 def by_client(results: Mapping[str, Result]) -> Table:
-    """One row a client, one column a method: test accuracy, marked where it surely differs from Local's."""
+    """One row per client, one column per method: the main metric, marked where it clearly differs from Local's."""
     first = next(iter(results.values()))
+    main = main_metric(first.federation.target)
     table = _table(
-        "Test accuracy (%) of each client's personal model",
-        "▲ ▼: the 95 % interval of the gain over Local (paired bootstrap over test examples) lies above or below zero.",
+        f"Test {main.title}{' (%)' if main.unit == '%' else ''} of each client's personal model",
+        f"▲ ▼: the 95 % interval of the gain over Local in {_gain_scale(first.federation.target)[0]} (paired bootstrap "
+        "over test examples) lies above or below zero.",
     )
-    for heading in ("client", "train", *(title_of(result) for result in results.values())):
-        table.add_column(heading, justify="left" if heading == "client" else "right", no_wrap=True)
-    frames = [result.clients for result in results.values()]
+    for name in ("client", "train", *(title_of(result) for result in results.values())):
+        table.add_column(name, justify="left" if name == "client" else "right", no_wrap=True)
     for i, client in enumerate(first.federation.clients[:SHOWN]):
         train = str(first.federation.train.size[i])
-        table.add_row(client, train, *(_marked(frame.iloc[i]) for frame in frames))
+        table.add_row(_name(client), train, *(_marked(main, result, client) for result in results.values()))
     if len(first.federation) > SHOWN:
         table.add_row(f"… {len(first.federation) - SHOWN} more")
     return table
 
 
-def _marked(row: Any) -> Text:
+def _marked(main: Metric, result: Result, client: str) -> Text:
+    row: Any = result.clients.loc[client]
     low, high = row.get("gain_low", 0.0), row.get("gain_high", 0.0)
     mark, style = ("▲", "green") if low > 0 else ("▼", "red") if high < 0 else (" ", "")
-    return Text(f"{percent(row['accuracy'])}{mark}", style=style)
+    return Text(f"{_value(main, result.values[client])}{mark}", style=style)
 
 
 def _scores(result: Result) -> list[str | Text]:
-    last = _last(result)
-    cells: list[str | Text] = [
-        f"{percent(last['accuracy']['mean'])} ± {percent(last['accuracy']['std'])}",
-        percent(last["balanced_accuracy"]["mean"]),
-        number(last["nll"]["mean"]),
-        percent(last["ece"]["mean"]),
-    ]
+    target = result.federation.target
+    main, *others = headline(target)
+    scores = result.scores
+    mean = _mean(main, scores)
+    cells: list[str | Text] = [mean if scores.get("diverged") else f"{mean} ± {_mean(main, scores, 'std')}"]
+    cells += [_mean(metric, scores) for metric in others]
     if result.reference is None:
         return [*cells, "", ""]
-    found = result.gain()
-    return [*cells, signed(found.mean, found.mean_low, found.mean_high), f"{found.helped:.0%}"]
+    helped = result.gain().helped
+    return [*cells, _gained(result), f"{helped:.0%}" if math.isfinite(helped) else "–"]
 
 
 def _extras(result: Result, rounds: int) -> list[str]:
-    shared, sent = result.summary["last"].get("global"), result.summary["bytes"]
+    main = main_metric(result.federation.target)
+    shared, sent = result.summary["selected"].get("global"), result.summary["bytes"]
     return [
-        percent(_last(result)["accuracy"]["worst_decile"]),
-        percent(shared["test"]["accuracy"]["mean"]) if shared else "–",
+        _mean(main, result.scores, "worst_decile"),
+        _mean(main, shared["test"]) if shared else "–",
         size((sent["up"] + sent["down"]) / rounds),
+        str(result.selected),
         f"{result.summary['timing']['seconds']:.1f} s",
     ]
 
@@ -185,30 +242,30 @@ def _extras(result: Result, rounds: int) -> list[str]:
 def methods() -> Table:
     """All methods, grouped; papers in full are in the JSON and the documentation."""
     table = _table("Methods", f"up, down: bytes of one client's messages per round for {REFERENCE}")
-    for heading in ("group", "name", "method", "venue", "up", "down", "personal"):
-        table.add_column(
-            heading, justify="right" if heading in ("up", "down") else "left", no_wrap=heading != "personal"
-        )
+    for name in ("group", "name", "method", "venue", "up", "down", "personal"):
+        table.add_column(name, justify="right" if name in ("up", "down") else "left", no_wrap=name != "personal")
     group = ""
     for entry in catalogue():
-        shown = "" if entry["group"] == group else entry["group"]
-        if shown:
+        told = "" if entry["group"] == group else entry["group"]
+        if told:
             table.add_section()
         group = entry["group"]
         venue = f"{entry['paper'].rpartition(', ')[2]} {entry['year']}" if ", " in entry["paper"] else ""
         sent = size(entry["bytes_up"]), size(entry["bytes_down"])
-        table.add_row(shown, entry["name"], entry["title"], venue, *sent, entry["personal"])
+        table.add_row(told, entry["name"], entry["title"], venue, *sent, entry["personal"])
     return table
 
 
 def federation(data: Federation) -> Table:
     """Sizes and labels of every client."""
-    table = _table(f"{data.name}: {len(data)} clients, {data.classes} classes, inputs {data.shape}")
-    for heading in ("client", *SPLITS, "labels in training"):
-        table.add_column(heading, justify="left" if heading in ("client", "labels in training") else "right")
-    for i, counts in enumerate(data.label_counts()[:SHOWN]):
-        labels = "  ".join(f"{label}:{count}" for label, count in enumerate(counts) if count)
-        table.add_row(data.clients[i], *(str(data.split(s).size[i]) for s in SPLITS), labels)
+    counts = data.label_counts()
+    labels = "labels" if isinstance(data.target, Classes) else "ranges of the target"
+    table = _table(f"{on_screen(data.name)}: {len(data)} clients, {len(counts.columns)} {labels}, inputs {data.shape}")
+    for name in ("client", *SPLITS, "labels in training"):
+        table.add_column(name, justify="left" if name in ("client", "labels in training") else "right")
+    for i, client in enumerate(data.clients[:SHOWN]):
+        own = "  ".join(f"{on_screen(label, LABEL)}:{count}" for label, count in counts.iloc[i].items() if count)
+        table.add_row(_name(client), *(str(data.split(s).size[i]) for s in SPLITS), Text(own))
     if len(data) > SHOWN:
         table.add_row(f"… {len(data) - SHOWN} more")
     return table

@@ -43,7 +43,7 @@ def test_counts() -> None:
 
 def test_types() -> None:
     assert "x_train is float64" in refusal(arrays(x_train=arrays()["x_train"] / 255))
-    assert "y_test is no list of classes" in refusal(arrays(y_test=arrays()["y_test"].astype(np.int32)))
+    assert "y_test is not a list of classes" in refusal(arrays(y_test=arrays()["y_test"].astype(np.int32)))
 
 
 def test_arrays_too_many_or_too_few() -> None:
@@ -60,7 +60,7 @@ def test_sizes_of_the_classes() -> None:
     y = np.array([0, 1, 2, 0, 2, 2])
     good = arrays(y_train=y, y_test=y[:4])
     check(tiny_mnist(classes=3, per_class={"train": (2, 1, 3)}), good)
-    assert "the classes of the train examples are not of the right sizes" in refusal(
+    assert "the class counts of the train examples are wrong" in refusal(
         arrays(y_train=np.array([0, 1, 2, 0, 1, 1]), y_test=y[:4]), classes=3, per_class={"train": 2}
     )
 

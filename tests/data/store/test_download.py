@@ -182,6 +182,15 @@ def test_a_longer_checksum_is_sha256(tmp_path: Path) -> None:
         assert "wrong checksum" in failure(server, tmp_path, Remote("a.bin", "0" * 64))
 
 
+def test_a_download_of_unknown_size_has_an_end(tmp_path: Path) -> None:
+    """By what the server announces, and by what it sends."""
+    file = Remote("a.bin", most=len(CONTENT) - 1)
+    with Server({"a.bin": CONTENT}) as server:
+        assert "more than the" in failure(server, tmp_path, file)
+        assert get(server, tmp_path / "whole", Remote("a.bin", most=len(CONTENT))) == CONTENT
+    assert not (tmp_path / "a.bin").exists()
+
+
 def test_wrong_size_is_noticed_before_the_download(tmp_path: Path) -> None:
     with Server({"a.bin": b"<html>sign in first</html>"}) as server:
         assert "has 26 bytes there, not 102400" in failure(

@@ -27,7 +27,7 @@ def test_round_trip(array: NDArray[np.uint8]) -> None:
 @given(arrays(np.uint8, array_shapes(min_dims=1, max_dims=3)), st.integers(1, 9), st.booleans())
 def test_wrong_length(array: NDArray[np.uint8], by: int, longer: bool) -> None:
     content = idx(array) + bytes(by) if longer else idx(array)[: -min(by, array.size)]
-    with pytest.raises(FedpriorError, match="where its head says"):
+    with pytest.raises(FedpriorError, match="where its header says"):
         read(content)
 
 
@@ -69,5 +69,7 @@ def test_missing_images(tmp_path: Path) -> None:
 
 def test_cut_short_names_the_file(tmp_path: Path) -> None:
     paths = write(tmp_path, {"images": idx(digits()["x_train"])[:-3]})
-    with pytest.raises(FedpriorError, match="'images' cannot be imported: it holds 117 values where its head says 120"):
+    with pytest.raises(
+        FedpriorError, match="'images' cannot be imported: it holds 117 values where its header says 120"
+    ):
         decode(tiny_mnist(), paths)

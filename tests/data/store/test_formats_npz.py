@@ -136,7 +136,7 @@ def test_packed_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packed_with_a_wrong_shape(tmp_path: Path) -> None:
     last = np.moveaxis(X, 1, -1)
     shape = np.array([7, 4, 6, 3])
-    assert "do not have the shape" in refusal(COLOUR, tmp_path, x__packed=pack(last, 5000), x__shape=shape, y=Y)
+    assert "do not have the stated shape" in refusal(COLOUR, tmp_path, x__packed=pack(last, 5000), x__shape=shape, y=Y)
     damaged = pack(last, 5000).copy()
     damaged[20:30] ^= 255
     assert "damaged" in refusal(COLOUR, tmp_path, x__packed=damaged, x__shape=np.array(last.shape), y=Y)
@@ -160,8 +160,8 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
         ({"x": X, "y": Y + 4}, "y runs from 4 to 10, where there are 10 classes"),
         ({"x": X, "y": Y - 1}, "y runs from -1 to 5"),
         ({"x": X[:5], "y": Y}, "x has 5 rows but there are 7 labels"),
-        ({"x": X[:, :2], "y": Y}, "x is uint8, [2, 4, 5] an example, where uint8, [3, 4, 5] is expected"),
-        ({"x": X[:0], "y": Y[:0]}, "no list of classes"),
+        ({"x": X[:, :2], "y": Y}, "x is uint8, [2, 4, 5] per example, where uint8, [3, 4, 5] is expected"),
+        ({"x": X[:0], "y": Y[:0]}, "not a list of classes"),
     ],
 )
 def test_what_is_wrong_is_said(arrays: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_unpacked_below_a_folder_called_test(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("without", "words"),
     [
-        ("mnist_m/mnist_m_test/00000001.png", "1 images are listed but not there, such as 00000001.png"),
+        ("mnist_m/mnist_m_test/00000001.png", "1 listed images are missing, such as 00000001.png"),
         ("mnist_m/mnist_m_test_labels.txt", "there is no test data"),
     ],
 )
@@ -64,7 +64,7 @@ def test_what_a_list_lacks(without: str, words: str, tmp_path: Path) -> None:
 def test_a_damaged_image(damage: slice, tmp_path: Path) -> None:
     name = "mnist_m/mnist_m_train/00000000.png"
     text = refusal(decode, MNIST_M, archive(tmp_path, LISTED | {name: LISTED[name][damage]}))
-    assert f"'{name}' cannot be imported: the image is damaged or cut short" in text
+    assert f"'{name}' cannot be imported: the image is damaged or truncated" in text
 
 
 # Photographs
@@ -125,11 +125,11 @@ def test_a_photograph_is_resized_not_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "files", "words"),
     [
-        (OFFICE, {"Office-main/holiday/mug/a.jpg": photo(1, 8, 8, 3)}, "its folders tell no domain"),
-        (OFFICE, {"a/c/mug/a.jpg": photo(1, 8, 8, 3)}, "its folders tell no domain"),
+        (OFFICE, {"Office-main/holiday/mug/a.jpg": photo(1, 8, 8, 3)}, "its path names no domain"),
+        (OFFICE, {"a/c/mug/a.jpg": photo(1, 8, 8, 3)}, "its path names no domain"),
         (OFFICE, {"Office-main/amazon/lamp/a.jpg": photo(1, 8, 8, 3)}, "folders of 3 classes: give those of 2"),
         (OFFICE, {"Office-main/amazon/mug/b.jpg": photo(1, 8, 8, 3)}, "5 all examples, where there are 4 all"),
-        (OFFICE, {"Office-main/amazon/mug/b.jpg": b"\xff\xd8\xff\xe0 and no more"}, "damaged or cut short"),
+        (OFFICE, {"Office-main/amazon/mug/b.jpg": b"\xff\xd8\xff\xe0 and no more"}, "damaged or truncated"),
     ],
 )
 def test_other_photographs_are_refused(record: Record, files: dict[str, bytes], words: str, tmp_path: Path) -> None:

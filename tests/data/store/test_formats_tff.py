@@ -131,7 +131,7 @@ def test_damage(tmp_path: Path) -> None:
     cut = write(tmp_path / "a", {"emnist_all.sqlite": content[: len(content) // 2]})
     assert "damaged" in refusal(decode, FEMNIST, cut)
     packed = lzma.compress(content)
-    assert "damaged, cut short" in refusal(decode, FEMNIST, write(tmp_path / "b", {"x.lzma": packed[:-40]}))
+    assert "damaged, truncated" in refusal(decode, FEMNIST, write(tmp_path / "b", {"x.lzma": packed[:-40]}))
     assert "no test data" in refusal(decode, FEMNIST, write(tmp_path / "c", {"x": database(tmp_path / "d", ROWS[:4])}))
 
 
@@ -139,7 +139,7 @@ def test_another_database(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "other") as made:
         made.execute("CREATE TABLE tweets (text TEXT)")
     made.close()
-    assert "no database of TensorFlow Federated" in refusal(decode, FEMNIST, [tmp_path / "other"])
+    assert "not a database of TensorFlow Federated" in refusal(decode, FEMNIST, [tmp_path / "other"])
 
 
 @pytest.mark.parametrize("content", [b"\x0a\x05\x0a", b"\x08\x01", b"\x0a\x02\x0b\x01", b"\x0a\x80"])

@@ -90,7 +90,7 @@ WHOLE = {"gzip": gzip.compress(bytes(9999)), "tar": tar(FILES), "zip": zipped(FI
 def test_cut_short(kind: str, tmp_path: Path) -> None:
     content = WHOLE[kind]
     (path,) = write(tmp_path, {"x": content[: len(content) // 2]})
-    assert "damaged, cut short or encrypted" in refusal(path)
+    assert "damaged, truncated or encrypted" in refusal(path)
 
 
 def test_wrong_checksum_of_gzip(tmp_path: Path) -> None:

@@ -46,3 +46,15 @@ def test_checksums_are_whole(record: Record) -> None:
             assert urlsplit(source.base).scheme in ("http", "https")
             assert source.base.endswith("/")
             assert all(re.fullmatch("([0-9a-f]{32}){0,2}", file.checksum) for file in source.files)
+
+
+def test_sources_are_encrypted_first_and_bounded() -> None:
+    """An address without encryption comes last, and only with checksums of what was decoded; every file has an end."""
+    for record in RECORDS.values():
+        urls = [source for source in record.sources if isinstance(source, Url)]
+        for k, source in enumerate(record.sources):
+            if isinstance(source, Url) and not source.base.startswith("https://"):
+                assert k == len(record.sources) - 1, record.name
+                assert set(record.checksums) >= {"x_train", "y_train", "x_test", "y_test"}, record.name
+        for file in (file for source in urls for file in source.files):
+            assert file.size or file.most <= 512 << 20, (record.name, file.name)

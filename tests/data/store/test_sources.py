@@ -118,7 +118,7 @@ def test_a_command_that_leaves_nothing(play: Play, tmp_path: Path) -> None:
 def test_a_command_that_hangs(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "COMMAND_TIMEOUT", 0.2)
     play("npm", "import time; time.sleep(30)")
-    assert failure(Npm("a@1"), tmp_path / "a") == "npm did not end within 0 s"
+    assert failure(Npm("a@1"), tmp_path / "a") == "npm did not finish within 0 s"
 
 
 def test_a_package_of_something_else_is_thrown_away(

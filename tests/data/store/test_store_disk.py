@@ -56,10 +56,10 @@ def test_damage_is_noticed_and_mended(
     damage: Any, imported: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(data / "mnist")
-    assert "get it anew with `fedprior data import mnist FILE... --force`" in refusal(store.load, "mnist")
+    assert "get it again with `fedprior data import mnist FILE... --force`" in refusal(store.load, "mnist")
     with Server(dict(FILES)) as server:
         use(monkeypatch, server.source())
-        assert "get it anew with `fedprior data fetch mnist --force`" in refusal(store.load, "mnist")
+        assert "get it again with `fedprior data fetch mnist --force`" in refusal(store.load, "mnist")
         store.fetch("mnist")  # even without force: there is nothing to lose
     whole()
 

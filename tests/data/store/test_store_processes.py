@@ -75,7 +75,7 @@ def test_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         processes = [another(server), another(server)]
         with ThreadPoolExecutor(2) as readers:  # whichever is second says that it waits; then the server goes on
             said = list(readers.map(lambda process: _until(process, ("waiting", f"{half()} ")), processes))
-        assert sum("waiting for another process that gets mnist" in line for line in said) == 1
+        assert sum("waiting for another process to get mnist" in line for line in said) == 1
         assert server.pause is not None
         server.pause.set()
         rest = [process.communicate(timeout=60)[0] for process in processes]
@@ -98,6 +98,6 @@ def test_waiting_is_told(imported: list[Path]) -> None:
         thread = threading.Thread(target=wait)
         thread.start()
         assert not entered.wait(0.2)
-        assert steps == ["waiting for another process that gets mnist"]
+        assert steps == ["waiting for another process to get mnist"]
     thread.join()
     assert entered.is_set()

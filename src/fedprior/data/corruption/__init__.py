@@ -1,7 +1,7 @@
 """The ten corruptions of pFedFDA's CIFAR-S, at five severities each: `corrupt`.
 
 Kinds and severities are Hendrycks & Dietterich's for CIFAR (arXiv 1903.12261 and their `make_cifar_c.py`). Deviations:
-results are rounded, not truncated, to grey levels; frost is drawn, not photographed (`weather`).
+results are rounded, not truncated, to grey levels; frost is generated, not photographed (`weather`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ PARAMETERS: Mapping[str, tuple[tuple[float, ...], ...]] = {name: kind.severities
 def corrupt(images: NDArray[np.uint8], name: str, severity: int, key: Key) -> NDArray[np.uint8]:
     """The images [n, C, H, W], grey or RGB, after corruption `name` at `severity` 1 (mild) to 5.
 
-    Image i draws from `key` folded with its index i: what else is in the stack does not matter. All severities of a
-    corruption draw from the same streams, so a higher one is the same angle, fog or frost, worse.
+    Image i draws from `key` folded with its index i, whatever else is in the stack. All severities of a
+    corruption draw from the same streams, so a higher severity has the same angle, fog or frost, only stronger.
     """
     if name not in _KINDS:
         raise unknown("corruption", name, CORRUPTIONS)

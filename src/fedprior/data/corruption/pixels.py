@@ -16,7 +16,7 @@ Images = NDArray[np.float32]
 
 
 def gaussian_noise(x: Images, keys: Sequence[Key], std: float) -> Images:
-    """x + N(0, std²), each channel of each pixel by itself."""
+    """x + N(0, std²), independent for each channel of each pixel."""
     z = np.empty_like(x)
     for row, key in zip(z, keys, strict=True):
         key.numpy().standard_normal(out=row, dtype=np.float32)
@@ -69,9 +69,9 @@ def trail(radius: float, sigma: float) -> NDArray[np.float64]:
 
 
 def motion_blur(x: Images, keys: Sequence[Key], radius: float, sigma: float) -> Images:
-    """Every pixel averaged along a `trail` of nearest pixels, at an angle U(-45°, 45°) that each image has for itself.
+    """Every pixel averaged along a `trail` of nearest pixels, at an angle U(-45°, 45°) drawn per image.
 
-    Steps are a pixel long, coordinates are rounded half down, and the border's pixels go on outside.
+    Steps are one pixel long, coordinates are rounded half down, and border pixels are repeated outside.
     """
     angle = np.deg2rad([key.numpy().uniform(-45, 45) for key in keys])  # [n]
     weights = trail(radius, sigma).astype(np.float32)
@@ -82,7 +82,7 @@ def motion_blur(x: Images, keys: Sequence[Key], radius: float, sigma: float) -> 
     for step, weight in enumerate(weights):
         row = np.ceil(step * np.sin(angle) - 0.5).astype(np.int64) + reach
         column = np.ceil(step * np.cos(angle) - 0.5).astype(np.int64) + reach
-        if weight > 1e-5:  # all that is left out stays below 0.01 grey levels
+        if weight > 1e-5:  # what is left out stays below 0.01 grey levels
             out += weight * windows[np.arange(len(x)), :, row, column]
     return out
 

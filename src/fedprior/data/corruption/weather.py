@@ -1,8 +1,8 @@
 """Fog and frost: a random layer over the image.
 
-Hendrycks & Dietterich's frost is a random piece of one of five photographs, at a fifth of their size. They are not
-ours to ship. At that size they are close to coloured noise, so frost is drawn with what was measured on 2,000 random
-32 × 32 pieces of each: mean colour, standard deviations between and within pieces, and correlations between
+Hendrycks & Dietterich's frost is a random piece of one of five photographs, at a fifth of their size. Their licence
+does not let us ship them. At that size they are close to coloured noise, so frost is generated from statistics of 2,000
+random 32 × 32 pieces of each: mean colour, standard deviations between and within pieces, and correlations between
 neighbours (0.23 to 0.53 at distance 1, 0.16 to 0.47 at 2, 0.10 to 0.38 at 4; drawn: 0.41, 0.23, 0.10).
 """
 
@@ -27,8 +27,8 @@ FROST_DECAY = 0.9
 def plasma(rngs: Sequence[np.random.Generator], height: int, width: int, decay: float) -> Images:
     """Fractal maps [n, height, width] by diamond-square on a torus: midpoints are the mean of four plus noise.
 
-    Noise is uniform and loses a factor decay² with each halving of the step: the published code multiplies its
-    amplitude in twice, and the published severities mean that.
+    Noise is uniform and shrinks by decay² with each halving of the step: the published code applies its amplitude
+    twice, and the published severities assume that.
     """
     size = 1 << (max(height, width) - 1).bit_length()
     noise = np.stack([rng.random(size * size - 1, dtype=np.float32) for rng in rngs]) * 2 - 1

@@ -1,24 +1,28 @@
-"""Split one labelled data set over clients, in the ways the papers do.
+"""Split one data set among clients, as the papers do. Importing this package registers them all.
 
-A partitioner is its options; calling it gives one sorted index array per client, each with at least `min_size`
-examples. Every example goes to exactly one client, except that `MajorMinor` may use one twice and that it, `Mixture`
-and `LogNormal` may leave some out. Those by column are functions that also name the clients.
+A partition is a function of a view of the examples (`View`) and of options, or a class of options whose instances take
+the view. It returns each client's name and sorted rows, or more if needed (`Parts`). Every example goes to exactly
+one client, except that `MajorMinor` may use one twice and that it, `Mixture` and `LogNormal` may leave some out.
 """
 
-from collections.abc import Callable
+import importlib
+import pkgutil
 
-from fedprior.data.partition.base import Alpha, Indices, MinSize, Partitioner
+from fedprior.data.partition.base import Alpha, ByLabel, MinSize, Partitioner
 from fedprior.data.partition.column import by_column, domains, merged
 from fedprior.data.partition.dealt import LabelsPerClient, MajorMinor, Shards
+from fedprior.data.partition.features import Features
 from fedprior.data.partition.lognormal import LogNormal
 from fedprior.data.partition.slicing import RandomSlicing, Superclass
 from fedprior.data.partition.spread import Dirichlet, Iid, Mixture, Quantity
+from fedprior.data.partition.view import PARTITIONS, Indices, Parts, View, register_partition
 
 __all__ = [
-    "BY_COLUMN",
-    "PARTITIONERS",
+    "PARTITIONS",
     "Alpha",
+    "ByLabel",
     "Dirichlet",
+    "Features",
     "Iid",
     "Indices",
     "LabelsPerClient",
@@ -27,28 +31,17 @@ __all__ = [
     "MinSize",
     "Mixture",
     "Partitioner",
+    "Parts",
     "Quantity",
     "RandomSlicing",
     "Shards",
     "Superclass",
+    "View",
     "by_column",
     "domains",
     "merged",
+    "register_partition",
 ]
 
-PARTITIONERS: dict[str, type[Partitioner]] = {
-    "iid": Iid,
-    "dirichlet": Dirichlet,
-    "mixture": Mixture,
-    "labels": LabelsPerClient,
-    "shards": Shards,
-    "quantity": Quantity,
-    "slicing": RandomSlicing,
-    "superclass": Superclass,
-    "major": MajorMinor,
-    "lognormal": LogNormal,
-}
-"""Partitions by label."""
-
-BY_COLUMN: dict[str, Callable[..., dict[str, Indices]]] = {"column": by_column, "merged": merged, "domains": domains}
-"""Partitions by a column of the data; `values`, `labels` and `rng` are given to those that take them."""
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

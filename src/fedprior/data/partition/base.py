@@ -1,4 +1,4 @@
-"""What a partition is, and the pieces that partitions are made of."""
+"""Partitions with a number of clients, and the pieces that they are made of."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedprior.data.partition.view import Indices, Parts, View, numbered
 from fedprior.errors import FedpriorError
+from fedprior.options import STRICT
 
-Indices = NDArray[np.int64]
 Alpha = Annotated[float, Field(gt=0, le=1e9, description="Concentration: small is skewed, large is even.")]
-MinSize = Annotated[int, Field(ge=1, description="Fewest examples a client may have.")]
+MinSize = Annotated[int, Field(ge=1, description="Smallest number of examples per client.")]
 
 
 def groups(values: NDArray[Any]) -> dict[Any, Indices]:
@@ -30,7 +31,7 @@ def by_class(labels: Indices, rng: np.random.Generator) -> dict[int, Indices]:
 
 
 def owned(owner: Indices, clients: int) -> list[Indices]:
-    """From the owner of each example [N] to the sorted indices of each client; nothing is lost or doubled."""
+    """From the owner of each example [N] to the sorted indices of each client; no example is lost or duplicated."""
     sizes = np.bincount(owner, minlength=clients)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
 
@@ -46,13 +47,13 @@ def dirichlet_counts(n: int, alpha: float, clients: int, rng: np.random.Generato
 
 
 def filled(owner: Indices, clients: int, min_size: int, rng: np.random.Generator) -> Indices:
-    """Fill clients up to `min_size` with the fewest moves: random examples of whoever is the largest then.
+    """Fill clients up to `min_size` with the fewest moves: each takes a random example of the currently largest client.
 
     With N >= clients * min_size the largest client has more than `min_size` as long as anyone has fewer.
     """
     parts = owned(owner, clients)
     sizes = np.array([len(part) for part in parts])
-    missing = np.repeat(np.arange(clients), np.maximum(min_size - sizes, 0))  # one entry an example to move
+    missing = np.repeat(np.arange(clients), np.maximum(min_size - sizes, 0))  # one entry per example to move
     left = sizes.copy()
     for _ in missing:
         left[left.argmax()] -= 1
@@ -62,31 +63,43 @@ def filled(owner: Indices, clients: int, min_size: int, rng: np.random.Generator
     return repaired
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Partitioner(ABC):
-    """From labels [N] to one sorted index array per client; reproducible given `rng`."""
+    """From a view of N examples to sorted rows per client, called client-0, client-1, ...; its `rng` decides."""
 
     clients: Annotated[int, Field(ge=1, description="Number of clients.")] = 20
     min_size: MinSize = 1
 
-    def __call__(self, labels: Indices, rng: np.random.Generator, fine: Indices | None = None) -> list[Indices]:
-        """Partition `range(len(labels))`; `fine` [N] are the classes that the labels group, where there are such."""
-        if len(labels) < self.clients * self.min_size:
+    def __call__(self, view: View) -> Parts:
+        """Partition the view's examples."""
+        if len(view) < self.clients * self.min_size:
             raise FedpriorError(
-                f"{len(labels)} examples are too few for {self.clients} clients of at least {self.min_size}: "
+                f"{len(view)} examples are too few for {self.clients} clients of at least {self.min_size}: "
                 "use fewer clients or a smaller min_size."
             )
-        parts = [np.sort(part) for part in self._split_fine(labels, fine, rng)]
+        parts = [np.sort(part) for part in self._parts(view)]
         sizes = [len(part) for part in parts]
         if min(sizes) < self.min_size:
             raise FedpriorError(
                 f"a client gets {min(sizes)} examples, fewer than min_size={self.min_size}: "
                 "use fewer clients or a smaller min_size."
             )
-        return parts
+        return self._told(view, numbered(parts))
 
-    def _split_fine(self, labels: Indices, fine: Indices | None, rng: np.random.Generator) -> list[Indices]:
-        return self._split(labels, rng)
+    @abstractmethod
+    def _parts(self, view: View) -> list[Indices]:
+        """The rows of each client, in any order."""
+
+    def _told(self, view: View, clients: dict[str, Indices]) -> Parts:
+        return Parts(clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByLabel(Partitioner):
+    """A partition that uses only the labels [N]."""
+
+    def _parts(self, view: View) -> list[Indices]:
+        return self._split(view.labels, view.rng)
 
     @abstractmethod
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]: ...

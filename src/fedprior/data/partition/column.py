@@ -1,4 +1,4 @@
-"""Partitions by what is known of each example: a site, a writer, a user, a domain. They name their clients."""
+"""Partitions by a known attribute of each example: a site, a writer, a user, a domain."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from fedprior.data.partition.base import Alpha, Indices, MinSize, groups
+from fedprior.data.partition.base import Alpha, MinSize, groups
 from fedprior.data.partition.slicing import RandomSlicing
 from fedprior.data.partition.spread import Dirichlet
+from fedprior.data.partition.view import Indices, Parts, View, numbered, register_partition
 from fedprior.errors import FedpriorError
+from fedprior.options import renamed
+
+Column = Annotated[
+    str | None,
+    BeforeValidator(lambda name: name if name is None else str(name)),
+    Field(description="Column to use; the first by default."),
+]
 
 
+@register_partition("column")
+@renamed(at_most="max_clients")
 def by_column(
-    values: NDArray[Any],
+    view: View,
+    column: Column = None,
     min_size: MinSize = 1,
-    smaller: Annotated[Literal["refuse", "drop"], Field(description="What becomes of smaller ones.")] = "refuse",
-    clients: Annotated[int | None, Field(ge=1, description="Only the first so many, by name.")] = None,
-    at_most: Annotated[int | None, Field(ge=1, description="The same, but there may be fewer.")] = None,
-) -> dict[str, Indices]:
+    smaller: Annotated[Literal["refuse", "drop"], Field(description="What to do with smaller clients.")] = "refuse",
+    clients: Annotated[int | None, Field(ge=1, description="Use only the first so many clients, by name.")] = None,
+    max_clients: Annotated[int | None, Field(ge=1, description="The same, but fewer are accepted.")] = None,
+) -> Parts:
     """The clients are the distinct values of a column [N]: name -> sorted indices, site2 before site10."""
-    found = _named(values)
+    found = _named(view.column(column))
     small = [f"{name} ({len(indices)})" for name, indices in found.items() if len(indices) < min_size]
     if small and smaller == "refuse":
         listed = ", ".join(small[:5]) + (f" and {len(small) - 5} more" if len(small) > 5 else "")
@@ -34,68 +45,78 @@ def by_column(
             f"{len(kept)} clients have at least {min_size} examples, not {clients or 1}: use fewer clients or a "
             "smaller min_size."
         )
-    return {name: found[name] for name in kept[:clients][:at_most]}
+    chosen = {name: found[name] for name in kept[:clients][:max_clients]}
+    return Parts(chosen, kinds=lambda examples: _codes(examples.column(column)))  # whatever their labels
 
 
+@register_partition("merged")
+@renamed(least="min_users")
 def merged(
-    values: NDArray[Any],
-    rng: np.random.Generator,
+    view: View,
+    column: Column = None,
     clients: Annotated[int, Field(ge=1, description="Number of clients.")] = 10,
     alpha: Alpha = 0.5,
-    least: Annotated[int, Field(ge=1, description="Fewest users a client has.")] = 10,
-) -> dict[str, Indices]:
-    """Users in the data's order, put together to clients of `least` users and a Dir(alpha) share of the rest.
+    min_users: Annotated[int, Field(ge=1, description="Smallest number of users per client.")] = 10,
+) -> Parts:
+    """Users, in the data's order, are merged into clients: `min_users` each, and a Dir(alpha) share of the rest.
 
     pFedBreD's partition of Sent140. Every example is used once.
     """
-    found = _named(values)
+    found = _named(view.column(column))
     users = sorted(found, key=lambda name: int(found[name][0]))
-    rest = len(users) - clients * least
+    rest = len(users) - clients * min_users
     if rest < 0:
         raise FedpriorError(
-            f"{len(users)} users do not make {clients} clients of at least {least}: use fewer or smaller ones."
+            f"{len(users)} users cannot be split into {clients} clients of at least {min_users}: use fewer or smaller "
+            "clients."
         )
-    p = rng.dirichlet(np.full(clients, alpha))
+    p = view.rng.dirichlet(np.full(clients, alpha))
     p = p if np.isclose(p.sum(), 1) else np.full(clients, 1 / clients)
-    ends = np.rint(np.cumsum(p) * rest).astype(np.int64) + least * np.arange(1, clients + 1)
-    width = len(str(clients - 1))
+    ends = np.rint(np.cumsum(p) * rest).astype(np.int64) + min_users * np.arange(1, clients + 1)
     starts = np.concatenate([[0], ends[:-1]])
-    return {
-        f"client-{i:0{width}d}": np.sort(np.concatenate([found[name] for name in users[a:b]]))
-        for i, (a, b) in enumerate(zip(starts, ends, strict=True))
-    }
+    parts = [np.sort(np.concatenate([found[name] for name in users[a:b]])) for a, b in zip(starts, ends, strict=True)]
+    return Parts(numbered(parts), kinds=lambda examples: _codes(examples.column(column)))
 
 
+@register_partition("domains")
 def domains(
-    values: NDArray[Any],
-    labels: Indices,
-    rng: np.random.Generator,
-    per_domain: Annotated[int, Field(ge=1, description="Clients of each domain.")] = 4,
+    view: View,
+    column: Column = None,
+    per_domain: Annotated[int, Field(ge=1, description="Clients per domain.")] = 4,
     within: Annotated[
-        Literal["dirichlet", "slicing"], Field(description="How a domain is spread over its clients.")
+        Literal["dirichlet", "slicing"], Field(description="How a domain is distributed among its clients.")
     ] = "dirichlet",
     alpha: Alpha = 0.5,
     labels_each: Annotated[int, Field(ge=1, description="Slicing: labels per client.")] = 5,
     min_size: MinSize = 10,
-) -> dict[str, Indices]:
-    """Each domain is spread over `per_domain` clients of its own, by Dir(alpha) over its classes or by slicing.
+) -> Parts:
+    """Each domain is distributed among `per_domain` clients of its own, by Dir(alpha) over its classes or by slicing.
 
     pFedFDA's DIGIT-5 is per_domain=4, alpha=0.5; pFedVEM's Digit-Five is slicing with 5 labels per client.
     """
-    found, clients = _named(values), dict[str, Indices]()
+    found, clients = _named(view.column(column)), dict[str, Indices]()
     split = (
         Dirichlet(clients=per_domain, alpha=alpha, min_size=min_size)
         if within == "dirichlet"
         else RandomSlicing(clients=per_domain, labels=labels_each, min_size=min_size)
     )
-    width = len(str(per_domain - 1))
-    for name, own in zip(sorted(found, key=_natural), rng.spawn(len(found)), strict=True):
+    for name, rng in zip(sorted(found, key=_natural), view.rng.spawn(len(found)), strict=True):
         try:
-            parts = split(labels[found[name]], own)
+            parts = split(view.at(found[name], rng)).clients.values()
         except FedpriorError as error:
             raise FedpriorError(f"in domain '{name}', {error}") from None
-        clients |= {f"{name}-{i:0{width}d}": found[name][part] for i, part in enumerate(parts)}
-    return clients
+        clients |= numbered([found[name][part] for part in parts], name)
+    return Parts(clients, kinds=lambda examples: _crossed(examples.column(column), examples.labels))
+
+
+def _codes(values: NDArray[Any]) -> Indices:
+    """Distinct values as numbers from 0."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _crossed(values: NDArray[Any], labels: Indices) -> Indices:
+    """A number per pair of value and label."""
+    return _codes(values) * (int(labels.max()) + 1) + labels
 
 
 def _named(values: NDArray[Any]) -> dict[str, Indices]:

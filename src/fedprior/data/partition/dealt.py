@@ -1,4 +1,4 @@
-"""Partitions that deal out labels: labels per client, shards, major and minor classes."""
+"""Partitions that assign labels to clients: labels per client, shards, major and minor classes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedprior.data.partition.base import Indices, Partitioner, by_class, owned
+from fedprior.data.partition.base import ByLabel, by_class, owned
+from fedprior.data.partition.view import Indices, register_partition
 from fedprior.errors import FedpriorError
 
 
+@register_partition("labels")
 @dataclass(frozen=True, kw_only=True)
-class LabelsPerClient(Partitioner):
+class LabelsPerClient(ByLabel):
     """Each client has exactly `labels` labels; a label's examples are split equally among its owners.
 
-    Labels are dealt round a shuffled circle, so the numbers of owners of two labels differ by at most one.
+    Labels are assigned in a shuffled cycle, so the numbers of owners of two labels differ by at most one.
     """
 
     labels: Annotated[int, Field(ge=1, description="Distinct labels per client.")] = 2
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         classes = by_class(labels, rng)
-        least = -(-len(classes) // self.clients)  # fewer would leave a label to nobody
+        least = -(-len(classes) // self.clients)  # fewer would leave a label without an owner
         if not least <= self.labels <= len(classes):
             raise FedpriorError(
                 f"{self.clients} clients with labels={self.labels} cannot share {len(classes)} labels: "
@@ -42,16 +44,17 @@ class LabelsPerClient(Partitioner):
         return owned(owner, self.clients)
 
 
+@register_partition("shards")
 @dataclass(frozen=True, kw_only=True)
-class Shards(Partitioner):
-    """Sort by label, cut into shards of equal size (give or take one), deal them (McMahan et al. 2017)."""
+class Shards(ByLabel):
+    """Sort by label, cut into shards whose sizes differ by at most one, assign them at random (McMahan et al. 2017)."""
 
     shards: Annotated[int, Field(ge=1, description="Shards per client.")] = 2
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         count, n = self.clients * self.shards, len(labels)
         if n < count:
-            raise FedpriorError(f"{n} examples do not make {count} shards: use fewer clients or shards.")
+            raise FedpriorError(f"{n} examples cannot be split into {count} shards: use fewer clients or shards.")
         by_label = np.concatenate(list(by_class(labels, rng).values()))
         deal = rng.permutation(np.arange(count) // self.shards)  # [count], the client of each shard
         owner = np.empty(n, dtype=np.int64)
@@ -59,8 +62,9 @@ class Shards(Partitioner):
         return owned(owner, self.clients)
 
 
+@register_partition("major")
 @dataclass(frozen=True, kw_only=True)
-class MajorMinor(Partitioner):
+class MajorMinor(ByLabel):
     """FedBPS: a share of each client is uniform over the classes, the rest comes from its `major` classes.
 
     Client i's major classes are `major` * i, `major` * i + 1, ... mod C. Clients take the next examples of a
@@ -68,14 +72,14 @@ class MajorMinor(Partitioner):
     some may be left over. With 20 clients, 10 equal classes and the defaults each is used exactly once.
     """
 
-    uniform_share: Annotated[float, Field(ge=0, le=1, description="Share uniform over classes.")] = 0.2
+    uniform_share: Annotated[float, Field(ge=0, le=1, description="Share that is uniform over the classes.")] = 0.2
     major: Annotated[int, Field(ge=1, description="Major classes per client.")] = 2
-    samples: Annotated[int | None, Field(ge=1, description="Examples per client, else N // clients.")] = None
+    samples: Annotated[int | None, Field(ge=1, description="Examples per client; N // clients by default.")] = None
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         classes = by_class(labels, rng)
         if self.major > len(classes):
-            raise FedpriorError(f"major={self.major} is more than the {len(classes)} classes: use fewer.")
+            raise FedpriorError(f"major={self.major} is more than the {len(classes)} classes: use a smaller number.")
         counts = self._counts(len(classes), self.samples or len(labels) // self.clients)
         ends = np.cumsum(counts, axis=0)
         parts: list[list[Indices]] = [[] for _ in counts]

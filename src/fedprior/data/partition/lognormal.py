@@ -8,16 +8,18 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedprior.data.partition.base import Indices, Partitioner, groups
+from fedprior.data.partition.base import ByLabel, groups
+from fedprior.data.partition.view import Indices, Parts, View, register_partition
 from fedprior.errors import FedpriorError
 
 FIRST = 10
 """Examples of each of its labels that every client gets before sizes are drawn."""
 
 
+@register_partition("lognormal")
 @dataclass(frozen=True, kw_only=True)
-class LogNormal(Partitioner):
-    """pFedBreD's log-normal sizes: client u has the labels u, u + 1, ... mod C; some examples are used by nobody.
+class LogNormal(ByLabel):
+    """pFedBreD's log-normal sizes: client u has the labels u, u + 1, ... mod C; some examples are not used.
 
     Classes are consumed in the data's order. Every client first gets 10 examples of each of its labels. Then
     P ~ LogNormal(0, 2) of shape [C, clients, labels] is scaled so that class l sums to its count less r, and client u
@@ -26,7 +28,7 @@ class LogNormal(Partitioner):
         style mnist (r = 1000):    m = p · U{1..10} + U{10..200}
         style cifar (r = clients): m = 2 (p + U{300..600})
 
-    more examples, else none. That the second index of P uses few of its rows is the authors' way, kept.
+    more examples, else none. As in the authors' code, the second index of P uses only a few of its rows.
     The paper: labels=3 with 100 clients on MNIST, labels=2 on Fashion-MNIST, labels=3 with style=cifar and 20 clients
     on CIFAR10, each with test=0.25 and split=random. Their MNIST script labels the first 10 examples of the j-th
     label of a client as j; `mislabel` does so too.
@@ -40,7 +42,7 @@ class LogNormal(Partitioner):
         classes = list(groups(labels).values())
         counts, C = np.array([len(indices) for indices in classes]), len(classes)
         if self.labels > C:
-            raise FedpriorError(f"labels={self.labels} is more than the {C} classes: use fewer.")
+            raise FedpriorError(f"labels={self.labels} is more than the {C} classes: use a smaller number.")
         hands = [[(u + j) % C for j in range(self.labels)] for u in range(self.clients)]
         used = FIRST * np.bincount(np.ravel(hands), minlength=C)
         if (used > counts).any():
@@ -70,6 +72,12 @@ class LogNormal(Partitioner):
             extra = int(rng.integers(10, 200, endpoint=True))
             return drawn * int(rng.integers(1, 10, endpoint=True)) + extra
         return 2 * (drawn + int(rng.integers(300, 600, endpoint=True)))
+
+    def _told(self, view: View, clients: dict[str, Indices]) -> Parts:
+        if not self.mislabel:
+            return Parts(clients)
+        relabelled = self.relabelled(view.labels, list(clients.values()))
+        return Parts(clients, mislabelled=dict(zip(clients, relabelled, strict=True)))
 
     def relabelled(self, labels: Indices, parts: list[Indices]) -> list[Indices]:
         """Each client's labels; with `mislabel`, wrong where the authors' are."""

@@ -9,24 +9,27 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedprior.data.partition.base import Alpha, Indices, MinSize, Partitioner, by_class, dirichlet_counts, filled, owned
+from fedprior.data.partition.base import Alpha, ByLabel, MinSize, by_class, dirichlet_counts, filled, owned
+from fedprior.data.partition.view import Indices, register_partition
 from fedprior.errors import FedpriorError
 
 DRAWS = 100_000
-"""How often shares are drawn before a partition is given up; pFedFDA's Dir(0.1) needs about 5,500."""
+"""Largest number of draws before a partition fails; pFedFDA's Dir(0.1) needs about 5,500."""
 
 
+@register_partition("iid")
 @dataclass(frozen=True, kw_only=True)
-class Iid(Partitioner):
-    """Random parts of equal size, give or take one."""
+class Iid(ByLabel):
+    """Random parts whose sizes differ by at most one."""
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         return owned(rng.permutation(np.arange(len(labels)) % self.clients), self.clients)
 
 
+@register_partition("dirichlet")
 @dataclass(frozen=True, kw_only=True)
-class Dirichlet(Partitioner):
-    """Each class is spread over the clients in proportions ~ Dir(alpha) (Yurochkin et al. 2019).
+class Dirichlet(ByLabel):
+    """Each class is distributed among the clients in proportions ~ Dir(alpha) (Yurochkin et al. 2019).
 
     With `cap`, a client that already holds N / clients examples gets nothing of the later classes (pFedFDA);
     zeroing its share and renormalising is the same in law as drawing over the others, which is done here. Clients
@@ -36,7 +39,7 @@ class Dirichlet(Partitioner):
 
     alpha: Alpha = 0.5
     cap: Annotated[bool, Field(description="Stop filling a client once it holds its fair share.")] = False
-    redraw: Annotated[bool, Field(description="Draw until every client has min_size, instead of filling up.")] = False
+    redraw: Annotated[bool, Field(description="Redraw until every client has min_size, instead of filling up.")] = False
     min_size: MinSize = 10
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
@@ -69,22 +72,23 @@ class Dirichlet(Partitioner):
         return counts
 
 
+@register_partition("mixture")
 @dataclass(frozen=True, kw_only=True)
-class Mixture(Partitioner):
+class Mixture(ByLabel):
     """Each client draws its own mix of labels ~ Dir(alpha · the data's) and fills equal sizes (Hsu et al. 2019).
 
     Clients take the next examples of their classes in turn. A class that runs out leaves the mixes of the later
-    clients, so the last ones get what is left; N - clients * samples examples are used by nobody.
+    clients, so the last ones get what is left; N - clients * samples examples are not used.
     """
 
     alpha: Alpha = 0.5
-    samples: Annotated[int | None, Field(ge=1, description="Examples per client, else N // clients.")] = None
+    samples: Annotated[int | None, Field(ge=1, description="Examples per client; N // clients by default.")] = None
 
     def _split(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         n = self.samples or len(labels) // self.clients
         if n * self.clients > len(labels):
             raise FedpriorError(
-                f"{self.clients} clients of samples={n} need more than the {len(labels)} examples: use fewer of either."
+                f"{self.clients} clients of samples={n} need more than the {len(labels)} examples: reduce either."
             )
         classes = list(by_class(labels, rng).values())
         left = np.array([len(indices) for indices in classes])
@@ -98,17 +102,18 @@ class Mixture(Partitioner):
 
 
 def _fitting(mix: NDArray[np.float64], n: int, left: Indices, rng: np.random.Generator) -> Indices:
-    """`n` draws from a mix of classes, of which `left` are left; as counts."""
+    """`n` draws from a mix of classes with `left` examples remaining, as counts."""
     take = np.zeros_like(left)
     while (missing := n - take.sum()) > 0:
         p = np.where(left > take, np.nan_to_num(mix), 0.0)
-        p = p if p.sum() > 0 else (left - take).astype(np.float64)  # nothing of its mix is left: whatever there is
+        p = p if p.sum() > 0 else (left - take).astype(np.float64)  # its mix is used up: take whatever is left
         take = np.minimum(take + rng.multinomial(missing, p / p.sum()), left)
     return take
 
 
+@register_partition("quantity")
 @dataclass(frozen=True, kw_only=True)
-class Quantity(Partitioner):
+class Quantity(ByLabel):
     """Random labels, sizes in proportions ~ Dir(alpha)."""
 
     alpha: Alpha = 0.5

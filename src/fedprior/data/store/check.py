@@ -1,4 +1,4 @@
-"""Whether decoded arrays are the data set that they are called: number, shape, type, classes, columns, checksums."""
+"""Check that decoded arrays are the named data set: number, shape, type, classes, columns, checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedprior.errors import FedpriorError
 
 
 def check(record: Record, arrays: Arrays) -> str:
-    """Refuse arrays that are not the data set; give the note that belongs to them, mostly none."""
+    """Refuse arrays that are not the data set; return a note about them, usually empty."""
     splits = ("_train", "_test") if "x_train" in arrays else ("",)
     wanted = {part + split for part in ("x", "y", *record.columns) for split in splits}
     if set(arrays) != wanted:
@@ -42,13 +42,13 @@ def _wrong(record: Record, what: str) -> FedpriorError:
 def _inputs(record: Record, name: str, x: NDArray[Any]) -> None:
     right_type = x.dtype.kind == "U" if record.dtype == "str" else x.dtype == np.dtype(record.dtype)
     if not right_type or x.shape[1:] != record.shape:
-        found = f"{name} is {x.dtype}, {list(x.shape[1:])} an example"
+        found = f"{name} is {x.dtype}, {list(x.shape[1:])} per example"
         raise _wrong(record, f"{found}, where {record.dtype}, {list(record.shape)} is expected")
 
 
 def _labels(record: Record, split: str, y: NDArray[Any]) -> None:
     if y.dtype != np.int64 or y.ndim != 1 or not len(y):
-        raise _wrong(record, f"y{split} is no list of classes")
+        raise _wrong(record, f"y{split} is not a list of classes")
     if y.min() < 0 or y.max() >= record.classes:
         raise _wrong(record, f"y{split} runs from {y.min()} to {y.max()}, where there are {record.classes} classes")
 
@@ -59,14 +59,16 @@ def _counts(record: Record, y: dict[str, NDArray[np.int64]]) -> None:
         raise _wrong(record, f"{_listed(found)} examples, where there are {_listed(record.counts)}")
     for split, expected in record.per_class.items():
         if tuple(np.bincount(y[split], minlength=record.classes)) != expected:
-            raise _wrong(record, f"the classes of the {split} examples are not of the right sizes")
+            raise _wrong(record, f"the class counts of the {split} examples are wrong")
 
 
 def _groups(record: Record, column: NDArray[Any]) -> None:
     values, counts = np.unique(column, return_counts=True)
     found = dict(zip(values.tolist(), counts.tolist(), strict=True))
     if found != record.groups:
-        raise _wrong(record, f"each {record.columns[0]} has {_listed(found)}, where it is {_listed(record.groups)}")
+        raise _wrong(
+            record, f"each {record.columns[0]} has {_listed(found)}, where {_listed(record.groups)} are expected"
+        )
 
 
 def _listed(counts: Any) -> str:
@@ -74,7 +76,7 @@ def _listed(counts: Any) -> str:
 
 
 def _note(record: Record, arrays: Arrays) -> str:
-    """Splits of the same images differ in the fourth decimal of the means, so a tolerance of 1e-6 tells them apart."""
+    """Splits of one data set differ in the fourth decimal of the means, so a tolerance of 1e-6 distinguishes them."""
     if not record.train_means:
         return ""
     means = arrays["x_train"].mean(axis=(0, 2, 3), dtype=np.float64) / 255

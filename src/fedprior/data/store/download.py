@@ -1,8 +1,8 @@
-"""Downloads that go on where they were interrupted.
+"""Downloads that continue where they were interrupted.
 
 A file grows as `<file>.part`, with `<file>.part.json` beside it: the address, and the ETag or date by which the server
-tells its versions apart. If those are the same the next run asks for the rest only; if the server cannot do that, or
-has another version by now, it starts anew. The checksum, where one is published, decides whether the file is kept.
+tells its versions apart. If those are unchanged, the next run requests only the rest; if the server cannot do that, or
+now has another version, the download starts again. A published checksum decides whether the file is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _BrokenOff(Exception):  # noqa: N818 - never seen outside
 
 
 class Version(NamedTuple):
-    """What tells one version of a file on a server from another."""
+    """What distinguishes two versions of a file on a server."""
 
     tag: str  # a strong ETag, or the date of the last change
     total: int | None  # bytes
@@ -60,7 +60,7 @@ class _Part:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def version(self) -> Version:
-        """The version that the bytes here are of; its tag is "" if that is not known, and then they are of no use."""
+        """The version that the bytes here are of; its tag is "" if unknown, and then the bytes are useless."""
         try:
             notes = json.loads(self._notes.read_text(encoding="utf-8"))
             return Version(str(notes["tag"]), notes["total"]) if notes["url"] == self.url else UNKNOWN
@@ -114,16 +114,22 @@ def _transfer(part: _Part, file: Remote, progress: Progress) -> None:
     version = part.version()
     start = part.size() if version.tag else 0
     if start and start == version.total:
-        return  # complete, but the last run ended before it could say so
+        return  # complete, but the last run ended before recording it
     with _open(part, start, version.tag) as response:
         start = start if response.status == 206 else 0
         now = _version(response, start)
         if file.size and now.total and now.total != file.size:
             raise SourceError(f"{file.name} has {now.total} bytes there, not {file.size}")
+        most = file.size or file.most
+        if now.total and now.total > most:
+            raise SourceError(f"{file.name} has {now.total} bytes there, more than the {most} that it may have")
         if not start:
             part.begin(now)
         if not start or (now.tag in ("", version.tag) and now.total == version.total):
-            _copy(response, part.path, start, now.total, lambda done: progress(done, now.total, file.name))
+            _copy(response, part.path, start, now.total, lambda done: progress(done, now.total, file.name), most)
+            if part.size() > most:
+                part.discard()
+                raise SourceError(f"{file.name} has more than the {most} bytes that it may have and was deleted")
             return
     part.discard()  # the server has another version by now and does not know If-Range
     _transfer(part, file, progress)
@@ -139,7 +145,7 @@ def _open(part: _Part, start: int, tag: str) -> HTTPResponse:
         response = cast(HTTPResponse, urlopen(request, timeout=TIMEOUT))
     except HTTPError as error:
         error.close()
-        if error.code == 416 and start:  # there is nothing after `start`: the file is another one now
+        if error.code == 416 and start:  # there is nothing after `start`: the file has changed
             part.discard()
             return _open(part, 0, "")
         raise SourceError(f"the server says {error.code} {_why(error)}") from None
@@ -148,7 +154,7 @@ def _open(part: _Part, start: int, tag: str) -> HTTPResponse:
     if response.status == 206 and not (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-"):
         response.close()
         part.discard()
-        raise SourceError("the server sent another range than it was asked for")
+        raise SourceError("the server sent a different range from the one requested")
     return response
 
 
@@ -159,13 +165,18 @@ def _version(response: HTTPResponse, start: int) -> Version:
     return Version(tag, start + int(length) if length and length.isdecimal() else None)
 
 
-def _copy(response: HTTPResponse, path: Path, start: int, total: int | None, tell: Callable[[int], None]) -> None:
+def _copy(
+    response: HTTPResponse, path: Path, start: int, total: int | None, tell: Callable[[int], None], most: int
+) -> None:
+    """Append what comes, up to the first piece beyond `most`: a server need not say how much it will send."""
     done = start
     with path.open("ab") as out:  # errors of the disk pass through; those of the network are _BrokenOff
         while chunk := _read(response):
             out.write(chunk)
             done += len(chunk)
             tell(done)
+            if done > most:
+                return
     if total is not None and done < total:
         raise _BrokenOff(f"the connection ended after {done} of {total} bytes")
 
@@ -178,7 +189,7 @@ def _read(response: HTTPResponse) -> bytes:
 
 
 def _why(error: Any) -> str:
-    """A network error in words."""
+    """A network error as text."""
     reason = error.reason if isinstance(error, URLError) else error
     if isinstance(reason, socket.gaierror):
         return "its name cannot be resolved: is there a network?"

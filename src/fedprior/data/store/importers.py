@@ -1,4 +1,4 @@
-"""From files to checked arrays: what they are, their content says."""
+"""From files to checked arrays; files are recognised by their content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMATS: dict[str, Callable[[Record], Reader]] = {
     "rows": Rows,
 }
 DAMAGED = (*BROKEN, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, struct.error)
-"""What a reader runs into when a file of its format does not hold what it should."""
+"""Errors of a reader when a file of its format does not hold what it should."""
 
 
 class Decoded(NamedTuple):
@@ -47,7 +47,7 @@ class Decoded(NamedTuple):
 
 
 def decode(record: Record, paths: Iterable[Path]) -> Decoded:
-    """Read files, folders or archives as the data set. Members of no format of its own are passed over."""
+    """Read files, folders or archives as the data set. Members in other formats are skipped."""
     readers = {name: FORMATS[name](record) for name in record.formats}
     taken: list[str] = []
     for member in members(paths):
@@ -71,4 +71,4 @@ def _take(reader: Reader, member: Member) -> bool:
     except FedpriorError as error:
         raise FedpriorError(f"'{member.path}' cannot be imported: {error}") from None
     except DAMAGED as error:
-        raise FedpriorError(f"'{member.path}' is damaged or not what it seems ({error}): get it anew.") from None
+        raise FedpriorError(f"'{member.path}' is damaged or not what it seems ({error}): get it again.") from None

@@ -1,11 +1,11 @@
-"""A stored data set on the disk: `<data dir>/<name>/` with one `.npy` file an array and `manifest.json`.
+"""A stored data set on the disk: `<data dir>/<name>/` with one `.npy` file per array and `manifest.json`.
 
     x_train.npy  uint8 [n, channels, height, width]     y_train.npy  int64 [n]     and _test likewise, or
     x.npy        where there is no split                y.npy        int64 [n]
     writer.npy, domain.npy, site.npy, user.npy, coarse.npy (or coarse_train.npy ...)   columns: int64 or text [n]
 
 Arrays are memory-mapped, never pickled. A folder is made below `<data dir>/.part` and renamed when it is complete;
-downloads wait there too, so an interrupted one goes on where it was.
+downloads are kept there too, so an interrupted one continues where it stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
-from fedprior.errors import FedpriorError
-from fedprior.files import write_text
+from fedprior.errors import FedpriorError, shown
+from fedprior.files import file_lock, write_text
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -40,7 +41,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """One array as the manifest tells it."""
+    """One array as listed in the manifest."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,7 +49,7 @@ class ArrayInfo:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class StoredManifest:
     """What is stored and where it came from."""
 
     name: str
@@ -74,8 +75,7 @@ def data_dir() -> Path:
         if path.is_file():
             raise FedpriorError(f"FEDPRIOR_DATA is '{path}', which is a file: set it to a folder.")
         return path
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "fedprior"
+    return user_cache_path("fedprior", appauthor=False)
 
 
 def folder(name: str) -> Path:
@@ -84,7 +84,7 @@ def folder(name: str) -> Path:
 
 
 def part(name: str) -> Path:
-    """Where its downloads wait; made if need be."""
+    """Where its downloads are kept; created if needed."""
     path = data_dir() / ".part" / name
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -106,8 +106,8 @@ def described(arrays: Mapping[str, NDArray[Any]]) -> dict[str, ArrayInfo]:
     return {name: ArrayInfo(array.dtype.str, array.shape, checksum(array)) for name, array in arrays.items()}
 
 
-def write(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Store arrays under the manifest's name, all or nothing; what was there before is replaced at the very end."""
+def write(manifest: StoredManifest, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Store arrays under the manifest's name, all or nothing; an earlier version is replaced at the very end."""
     target, new, old = folder(manifest.name), part(manifest.name) / "new", part(manifest.name) / "old"
     shutil.rmtree(new, ignore_errors=True)
     try:
@@ -133,7 +133,7 @@ def _restore(name: str) -> None:
 
 def _write_array(path: Path, array: NDArray[Any]) -> None:
     """`numpy.save`, which does not say why a write fails when the disk is full."""
-    array = np.ascontiguousarray(array)  # or the header would announce Fortran's order, in which _raw is not
+    array = np.ascontiguousarray(array)  # or the header would announce Fortran order, which _raw does not have
     with path.open("wb") as file:
         file.write(_header(array.dtype.str, array.shape))
         file.write(_raw(array))
@@ -147,13 +147,13 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return head.getvalue()
 
 
-def read_manifest(name: str) -> Manifest:
+def read_manifest(name: str) -> StoredManifest:
     """The manifest of a stored data set, or FileNotFoundError if there is none."""
     try:
         document = json.loads((folder(name) / MANIFEST).read_text(encoding="utf-8"))
-        arrays = {k: ArrayInfo(v["dtype"], tuple(v["shape"]), v["sha256"]) for k, v in document.pop("arrays").items()}
-        manifest = Manifest(**(document | {"features": tuple(document["features"]), "arrays": arrays}))
-    except (ValueError, KeyError, TypeError, AttributeError, NotADirectoryError) as error:
+        arrays = {k: _info(k, v) for k, v in document.pop("arrays").items()}
+        manifest = StoredManifest(**(document | {"features": tuple(document["features"]), "arrays": arrays}))
+    except (ValueError, KeyError, TypeError, AttributeError, NotADirectoryError, RecursionError) as error:
         raise DamagedError(f"its {MANIFEST} cannot be read: {error}") from None
     if manifest.version != VERSION or manifest.name != name:
         raise DamagedError(f"its {MANIFEST} is of '{manifest.name}', version {manifest.version}")
@@ -162,12 +162,24 @@ def read_manifest(name: str) -> Manifest:
     return manifest
 
 
+def _info(name: str, told: Mapping[str, Any]) -> ArrayInfo:
+    """One array of a manifest; only types that are numbers or text, and shapes that an array can have."""
+    dtype, shape, total = told["dtype"], tuple(told["shape"]), told["sha256"]
+    if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biufU" or np.dtype(dtype).str != dtype:
+        raise ValueError(f"{name} is of type {shown(dtype)}")
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * np.dtype(dtype).itemsize >= 2**62:
+        raise ValueError(f"{name} is of shape {shown(shape)}")
+    if not isinstance(total, str):
+        raise ValueError(f"{name} has the checksum {shown(total)}")
+    return ArrayInfo(dtype, shape, total)
+
+
 def counted(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Examples by split, or in `all`, from the shapes of the arrays."""
     return {name[2:] or "all": shape[0] for name, shape in shapes.items() if name in ("y_train", "y_test", "y")}
 
 
-def stored_bytes(manifest: Manifest) -> int:
+def stored_bytes(manifest: StoredManifest) -> int:
     """The size of the arrays' files, each of which must be that of its array and a header."""
     total = 0
     for name, stored in manifest.arrays.items():
@@ -179,7 +191,7 @@ def stored_bytes(manifest: Manifest) -> int:
     return total
 
 
-def read_arrays(manifest: Manifest) -> dict[str, NDArray[Any]]:
+def read_arrays(manifest: StoredManifest) -> dict[str, NDArray[Any]]:
     """The arrays, memory-mapped and read-only, each compared with its checksum."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, stored in manifest.arrays.items():
@@ -196,18 +208,8 @@ def read_arrays(manifest: Manifest) -> dict[str, NDArray[Any]]:
 
 @contextmanager
 def locked(name: str, progress: Progress) -> Iterator[None]:
-    """One process at a time fetches or imports a data set; the lock ends with the process, however it ends."""
+    """One process at a time fetches or imports a data set; the lock ends with the process, even after a crash."""
     path = part(name).with_name(f"{name}.lock")
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system: two writers at once are then the user's to avoid
-        yield
-        return
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(0, None, f"waiting for another process that gets {name}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with file_lock(path, lambda: progress(0, None, f"waiting for another process to get {name}")):
         _restore(name)
         yield

@@ -1,7 +1,7 @@
 """Files as a stream of members, wherever they lie: in folders, in archives, compressed, or archives in archives.
 
-What a thing is, its first bytes say, never its name. Nothing is extracted to the disk, so a member's path is a mere
-label. Members come one at a time and are read on demand: no more than one is in memory.
+Formats are recognised by the first bytes, never by the name. Nothing is extracted to the disk, so a member's path is
+only a label. Members come one at a time and are read on demand: no more than one is in memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ COMPRESSED: dict[bytes, Callable[..., Any]] = {
     b"\x5d\0\0": lzma.open,  # the older container, .lzma
 }
 BROKEN = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
-"""What the standard library raises on archives that are damaged, encrypted or of a kind that it does not know."""
+"""Errors of the standard library on archives that are damaged, encrypted or of an unknown kind."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One file of whatever was given. It can be read until the next one is asked for."""
+    """One file of whatever was given. It can be read until the next one is requested."""
 
     path: str
     head: bytes  # its first bytes
@@ -59,7 +59,7 @@ class Member:
         return content
 
     def copy(self, target: IO[bytes]) -> None:
-        """Write all of it elsewhere, bit by bit: for what the memory should not hold."""
+        """Copy all of it to a file in pieces, for members too large for memory."""
         with _plain_errors(self.path):
             self.file.seek(0)
         while chunk := self._chunk():
@@ -91,7 +91,7 @@ def _plain_errors(path: str) -> Iterator[None]:
     try:
         yield
     except BROKEN as error:
-        raise FedpriorError(f"'{path}' is damaged, cut short or encrypted ({error}): get it anew.") from None
+        raise FedpriorError(f"'{path}' is damaged, truncated or encrypted ({error}): get it again.") from None
     except OSError as error:
         raise FedpriorError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
@@ -119,7 +119,7 @@ def _expand(path: str, file: IO[bytes]) -> Iterator[Member]:
 
 
 def _is_npz(file: IO[bytes]) -> bool:
-    """Whether a zip file is NumPy's, which is one member and no archive of files."""
+    """Whether a zip file is NumPy's, which is one member and not an archive of files."""
     with zipfile.ZipFile(file) as archive:
         names = archive.namelist()
     file.seek(0)

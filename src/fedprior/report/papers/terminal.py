@@ -15,7 +15,7 @@ from fedprior.report.papers.words import cell, heading, shown, told, what
 
 
 def grid(outcome: Outcome, kind: Kind) -> Group:
-    """Paper, ours and the difference, for a terminal; the title stands above, since it may be wider than the table."""
+    """Paper, ours and the difference, for a terminal; the title, which may be wider, is printed above."""
     caption = "paper → ours" + (f" ± standard error over {outcome.seeds} seeds" if outcome.seeds > 1 else "") + " (Δ)"
     said = dict.fromkeys((heading(outcome, kind), what(outcome)))  # which may be the same
     title = Text(f"{outcome.title}: {', '.join(said)}", style="italic")
@@ -29,7 +29,7 @@ def grid(outcome: Outcome, kind: Kind) -> Group:
 
 
 def choices(found: Mapping[str, Any]) -> Grid:
-    """What a search tried, saw on validation data, and chose."""
+    """The settings that a search tried, their validation results, and the choices."""
     shown = Grid(title=escape(f"{found['table']}: validation, {found['column']}"), title_justify="left")
     for column in ("method", "tried", "validation", "chosen"):
         shown.add_column(column, justify="right" if column == "validation" else "left")

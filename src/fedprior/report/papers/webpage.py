@@ -17,7 +17,7 @@ LEFT, WIDE, TALL = 190, 560, 26  # of a picture: where its axis begins, how long
 
 
 def page(outcome: Outcome) -> str:
-    """What the Markdown document says, with pictures for tables."""
+    """The Markdown document with pictures instead of tables."""
     about = outcome.about
     facts = (outcome.paper, f"{outcome.scale} scale", words.seeds(outcome), str(about.get("date")), words.what(outcome))
     parts = [
@@ -27,7 +27,7 @@ def page(outcome: Outcome) -> str:
     ]
     notices = {
         words.QUICK: words.quick(outcome) if outcome.scale == "quick" else "",
-        "A part of the table": f"{about['part']}." if about.get("part") else "",
+        "Part of the table": f"{about['part']}." if about.get("part") else "",
         "A stand-in": outcome.stand_in,
     }
     parts += [f"<p><b>{title}</b>: {html.escape(text)}</p>" for title, text in notices.items() if text]
@@ -47,7 +47,7 @@ def page(outcome: Outcome) -> str:
             _list(chosen),
         ]
     if outcome.unknown:
-        parts += ["<h2>What the paper leaves open</h2>", _list(outcome.unknown)]
+        parts += ["<h2>Unspecified settings</h2>", _list(outcome.unknown)]
     return "\n".join([*parts, "</html>"])
 
 
@@ -72,7 +72,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 def _picture(outcome: Outcome, kind: Kind, column: str) -> str:
     numbers = [(row, n) for row in words.shown(outcome, kind) if (n := outcome.number(kind, row, column))]
-    seen = [v for _, n in numbers for v in (n.ours, n.paper) if v is not None and not math.isnan(v)]
+    seen = [v for _, n in numbers for v in (n.ours, n.paper) if v is not None and math.isfinite(v)]
     if not seen:
         return ""
     low, high = min(seen), max(seen)
@@ -93,7 +93,7 @@ def _picture(outcome: Outcome, kind: Kind, column: str) -> str:
         if n.paper is not None:
             ring = f"fill='none' stroke='{PAPER}' stroke-width='2'"
             lines.append(f"<circle cx='{x(n.paper):.1f}' cy='{y}' r='6' {ring}/>")
-        if n.values:
+        if math.isfinite(n.ours):
             if not math.isnan(n.error):
                 ends = (x(max(low, n.ours - 2 * n.error)), x(min(high, n.ours + 2 * n.error)))
                 lines.append(f"<line x1='{ends[0]:.1f}' x2='{ends[1]:.1f}' y1='{y}' y2='{y}' stroke='{OURS}'/>")

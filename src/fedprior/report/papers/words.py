@@ -1,4 +1,4 @@
-"""What is said of a reproduced table, wherever it is shown."""
+"""The wording shared by all views of a reproduced table."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from fedprior.papers.outcome import LESS, Kind, Number, Outcome, Pair
+from fedprior.metrics.classes import METRICS
+from fedprior.papers.outcome import COSTS, Kind, Number, Outcome, Pair
 
 QUICK = "Not the paper's setting"
-CHOSEN = "By `--search`, with equally many settings for every method unless it is said below."
+CHOSEN = "By `--search`, with equally many settings for every method, except as noted below."
+WHAT = {metric.name: f"{metric.title} in {metric.unit}" if metric.unit else metric.title for metric in METRICS} | {
+    "seconds": "seconds per round",
+    "parameters": "numbers sent to a client",
+}
 KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
 
 
@@ -20,21 +25,15 @@ def shown(outcome: Outcome, kind: Kind) -> list[str]:
 
 
 def heading(outcome: Outcome, kind: Kind) -> str:
-    """What the numbers of a kind are of."""
-    return what(outcome) if outcome.metric in LESS else KINDS[kind]
+    """Which models the numbers of a kind describe."""
+    return what(outcome) if outcome.metric in COSTS else KINDS[kind]
 
 
 def what(outcome: Outcome) -> str:
     """The metric, and how it is averaged."""
-    metric = {
-        "accuracy": "accuracy in %",
-        "balanced_accuracy": "balanced accuracy in %",
-        "seconds": "seconds a round",
-        "parameters": "numbers that a client is sent",
-    }
     per = " of all test examples together" if outcome.per == "example" else ""
     best = ", best round on test, as the paper reports it" if outcome.at == "best" else ""
-    return metric[outcome.metric] + per + best
+    return WHAT[outcome.metric] + per + best
 
 
 def collected(outcome: Outcome) -> str:
@@ -51,7 +50,7 @@ def seeds(outcome: Outcome) -> str:
 def quick(outcome: Outcome) -> str:
     """What the quick scale is for, and what it changes."""
     run = f" Every run has {told(outcome.quick)}." if outcome.quick else ""
-    return f"fewer rounds, examples, seeds or columns, to see whether the ranking shows.{run}"
+    return f"fewer rounds, examples, seeds or columns, to see whether the ranking appears.{run}"
 
 
 def told(setting: Mapping[str, Any]) -> str:
@@ -60,9 +59,9 @@ def told(setting: Mapping[str, Any]) -> str:
 
 
 def verdict(pairs: list[Pair]) -> str:
-    """One sentence on a column's order."""
+    """One sentence about a column's order."""
     if not pairs:
-        return "the paper gives no two numbers to compare"
+        return "the paper has no two numbers to compare"
     count = Counter(pair.verdict for pair in pairs)
     said = [f"{count['holds']} of {len(pairs)} pairs of methods in the paper's order"]
     if count["level"]:
@@ -80,11 +79,13 @@ def cell(number: Number | None) -> str:
     paper = "–" if number.paper is None else digits(number.paper)
     if not number.values:
         return f"{paper} →"
+    if math.isnan(number.ours):
+        return f"{paper} → diverged"
     error = "" if math.isnan(number.error) else f" ± {number.error:.1f}"
     change = f" ({number.delta:+.1f})" if not math.isnan(number.delta) else ""
     return f"{paper} → {digits(number.ours)}{error}{change}"
 
 
 def digits(value: float) -> str:
-    """One decimal, or none of large numbers."""
+    """One decimal, or none for large numbers."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.1f}"

@@ -1,1 +1,1 @@
-"""One module a file format: how it is recognised and how it becomes arrays."""
+"""One module per file format: how it is recognised and how it becomes arrays."""

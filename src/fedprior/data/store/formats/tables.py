@@ -36,14 +36,16 @@ class Hospitals:
     frames: list[pd.DataFrame] = field(default_factory=list)
 
     def take(self, member: Member) -> bool:
-        """Fourteen numbers a line, or a header with all columns."""
+        """Fourteen numbers per line, or a header with all columns."""
         columns, header = [*self.record.features, TARGET], _header(member)
         if {*columns, SITE} <= set(header):
             frame = pd.read_csv(io.BytesIO(member.read()), na_values="?")
         elif len(header) == len(columns) and all(VALUE.fullmatch(entry) for entry in header):
             site = next((word for word in re.split(r"\W+|_", member.name.lower()) if word in HOSPITALS), None)
             if site is None:
-                raise FedpriorError(f"its name tells no hospital: put one of {', '.join(HOSPITALS)} into it.")
+                raise FedpriorError(
+                    f"its name contains no hospital: rename it to include one of {', '.join(HOSPITALS)}."
+                )
             frame = pd.read_csv(io.BytesIO(member.read()), names=columns, na_values="?").assign(site=site)
         else:
             return False

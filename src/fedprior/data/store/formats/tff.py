@@ -1,9 +1,9 @@
-"""TensorFlow Federated's database of FEMNIST: every example a `tf.train.Example` in a row of SQLite.
+"""TensorFlow Federated's database of FEMNIST: every example is a `tf.train.Example` in a row of SQLite.
 
     Example { Features features = 1; }    Features { map<string, Feature> feature = 1; }    map { key = 1; value = 2; }
     Feature { BytesList = 1; FloatList = 2; Int64List = 3; }    each list { repeated value = 1; }
 
-That is all of Protocol Buffers that is needed, and reading it takes no library.
+No more of Protocol Buffers is needed, so it is read without a library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tff:
     splits: dict[str, dict[str, list[tuple[NDArray[np.uint8], int]]]] = field(default_factory=dict)
 
     def take(self, member: Member) -> bool:
-        """A database, which SQLite wants as a file of its own: unpacked it has 4.7 GB."""
+        """A database, which SQLite needs as a file of its own: 4.7 GB unpacked."""
         if not member.head.startswith(MAGIC):
             return False
         with tempfile.NamedTemporaryFile(dir=layout.part(self.record.name), suffix=".sqlite") as file:
@@ -49,7 +49,7 @@ class Tff:
                     found = (images(values["pixels"][None], self.record.shape)[0], int(values["label"][0]))
                     self.splits.setdefault(SPLITS[split], {}).setdefault(writer, []).append(found)
             except sqlite3.Error as error:
-                told = f"it is no database of TensorFlow Federated, or damaged ({error}): get it anew."
+                told = f"it is not a database of TensorFlow Federated, or it is damaged ({error}): get it again."
                 raise FedpriorError(told) from None
             finally:
                 database.close()
@@ -75,7 +75,7 @@ def features(example: bytes) -> dict[str, NDArray[np.float32] | NDArray[np.int64
             pair = dict(fields(_message(entry)))
             for kind, values in fields(_message(pair[2])):
                 listed = [value for _, value in fields(_message(values))]
-                if kind == FLOATS:  # packed they are one piece of bytes, else a piece each
+                if kind == FLOATS:  # packed values are one piece of bytes, others a piece each
                     done[_message(pair[1]).decode()] = np.frombuffer(b"".join(map(_message, listed)), "<f4")
                 elif kind == INTEGERS:
                     numbers = (n for v in listed for n in ([v] if isinstance(v, int) else varints(v)))
@@ -84,7 +84,7 @@ def features(example: bytes) -> dict[str, NDArray[np.float32] | NDArray[np.int64
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The number and the value of every field of a message: an integer, or bytes whose meaning the number tells."""
+    """The number and the value of every field of a message: an integer, or bytes to interpret by the number."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -100,7 +100,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def varints(message: bytes) -> Iterator[int]:
-    """Integers of seven bits a byte, one after another."""
+    """Integers with seven bits per byte, one after another."""
     at = 0
     while at < len(message):
         value, at = _varint(message, at)
@@ -118,5 +118,5 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 def _message(value: bytes | int) -> bytes:
     if isinstance(value, int):
-        raise ValueError("a number stands where a message should")
+        raise ValueError("a number where a message is expected")
     return value

@@ -1,4 +1,4 @@
-"""Fetch, import, load and list data sets. Everything that can go wrong is one sentence."""
+"""Fetch, import, load and list data sets. Every failure is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from fedprior.data.store import layout
 from fedprior.data.store.download import SourceError
 from fedprior.data.store.importers import Decoded, decode
-from fedprior.data.store.layout import DamagedError, Manifest, Progress, data_dir
-from fedprior.data.store.record import Record, Source
-from fedprior.data.store.records import RECORDS
+from fedprior.data.store.layout import DamagedError, Progress, StoredManifest, data_dir
+from fedprior.data.store.record import RECORDS, Record, Source
 from fedprior.data.store.sources import obtain
 from fedprior.errors import FedpriorError
 from fedprior.options import pick
@@ -32,14 +31,25 @@ class Pool(NamedTuple):
 
     x: NDArray[Any]  # [n, ...]
     y: NDArray[np.int64]  # [n]
-    columns: Mapping[str, NDArray[Any]]  # each [n]; `split` tells train from test where the data set has the two
+    columns: Mapping[str, NDArray[Any]]  # each [n]; `split` is train or test where the data set has both
+
+    @property
+    def official(self) -> NDArray[np.bool_] | None:
+        """Which examples the data set's authors test on, [n]; None where they do not say."""
+        return self.columns["split"] == "test" if "split" in self.columns else None
+
+    @property
+    def client_columns(self) -> dict[str, NDArray[Any]]:
+        """What partitions by column may use: the data set's own columns first, then the label."""
+        own = {name: values for name, values in self.columns.items() if name not in ("split", "coarse")}
+        return own | {"label": self.y}
 
 
 @dataclass(frozen=True)
 class Stored:
     """A stored data set: `stored["x_train"]` is a read-only memory map."""
 
-    manifest: Manifest
+    manifest: StoredManifest
     arrays: Mapping[str, NDArray[Any]]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -72,8 +82,8 @@ class Status:
     note: str = ""
 
 
-def fetch(name: str, *, progress: Progress | None = None, force: bool = False) -> Manifest:
-    """Get a data set from the first of its sources that works, unless it is there already."""
+def fetch(name: str, *, progress: Progress | None = None, force: bool = False) -> StoredManifest:
+    """Get a data set from the first of its sources that works, unless it is already stored."""
     record = pick("dataset", RECORDS, name)
     tell = progress or _silent
     if not force and (manifest := _sound(name)):
@@ -96,7 +106,7 @@ def fetch(name: str, *, progress: Progress | None = None, force: bool = False) -
         )
 
 
-def _obtained(record: Record, source: Source, tell: Progress) -> Manifest:
+def _obtained(record: Record, source: Source, tell: Progress) -> StoredManifest:
     files = obtain(source, layout.part(record.name), tell)
     tell(0, None, f"reading {record.name}")
     try:
@@ -108,12 +118,12 @@ def _obtained(record: Record, source: Source, tell: Progress) -> Manifest:
     return _keep(record, decoded, str(source))
 
 
-def import_files(name: str, paths: Iterable[str | Path], *, force: bool = False) -> Manifest:
-    """Store a data set from files, folders or archives that the user has."""
+def import_files(name: str, paths: Iterable[str | Path], *, force: bool = False) -> StoredManifest:
+    """Store a data set from the user's files, folders or archives."""
     record = pick("dataset", RECORDS, name)
     given = [Path(path) for path in paths]
     if not given:
-        raise FedpriorError(f"there is nothing to import: give {record.accepts}.")
+        raise FedpriorError(f"no files to import: give {record.accepts}.")
     with _writing(), layout.locked(name, _silent):
         if not force and _sound(name):
             raise FedpriorError(f"{name} is already stored in '{layout.folder(name)}': add --force to replace it.")
@@ -132,7 +142,7 @@ def load(name: str) -> Stored:
         raise FedpriorError(f"{name} is not stored in '{data_dir()}': get it with {get}`.") from None
     except DamagedError as error:
         where = layout.folder(name)
-        raise FedpriorError(f"{name} in '{where}' is damaged ({error}): get it anew with {get} --force`.") from None
+        raise FedpriorError(f"{name} in '{where}' is damaged ({error}): get it again with {get} --force`.") from None
     except OSError as error:
         raise FedpriorError(f"'{layout.folder(name)}' cannot be read: {error.strerror}.") from None
 
@@ -168,15 +178,15 @@ def _import(name: str) -> str:
     return f"run `fedprior data import {name} FILE...`"
 
 
-def _sound(name: str) -> Manifest | None:
+def _sound(name: str) -> StoredManifest | None:
     with suppress(FedpriorError):
         return load(name).manifest
     return None
 
 
-def _keep(record: Record, decoded: Decoded, source: str) -> Manifest:
+def _keep(record: Record, decoded: Decoded, source: str) -> StoredManifest:
     arrays = decoded.arrays
-    manifest = Manifest(
+    manifest = StoredManifest(
         name=record.name,
         title=record.title,
         classes=record.classes,
@@ -198,7 +208,7 @@ def _keep(record: Record, decoded: Decoded, source: str) -> Manifest:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Errors of the disk, as opposed to those of a source, end the matter."""
+    """Disk errors, unlike those of a source, are final."""
     try:
         yield
     except OSError as error:

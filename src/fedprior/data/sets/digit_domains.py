@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from fedprior.data import store
 from fedprior.data.images import Normalise, scaling
-from fedprior.data.stored import SGD
-from fedprior.data.table import Table
+from fedprior.data.registry import register_dataset
+from fedprior.data.table import SGD, Recipe, Table
+from fedprior.data.target import Classes
 
 DOMAINS = ("mnist", "mnist_m", "usps")
 SIDE = 32
+RECIPE: Recipe = {"model": {"name": "cnn_cifar"}, "train": {**SGD, "batch_size": 50, "epochs": 5}}
 
 
+@register_dataset(partition="domains", images=True, made_of=DOMAINS)
 def digit_domains(normalise: Normalise = "half") -> Table:
     """Digits of MNIST, MNIST-M and USPS, 32 × 32 in colour: three of the five domains of Digit-5.
 
@@ -27,16 +28,19 @@ def digit_domains(normalise: Normalise = "half") -> Table:
     return Table(
         x,
         y,
-        10,
-        {"model": {"name": "cnn_cifar"}, "train": {**SGD, "batch_size": 50, "epochs": 5}},
+        Classes.numbered(10),
+        RECIPE,
         {"domain": np.repeat(DOMAINS, [len(pool.y) for pool in pools.values()]), "label": y},
-        prepare=scaling("digit_domains", normalise, x),
+        prepare=scaling("digit_domains", normalise, x, {}),
         official=np.concatenate([pool.columns["split"] == "test" for pool in pools.values()]),
     )
 
 
 def enlarged(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Images [n, 1 or 3, h, w] as [n, 3, SIDE, SIDE]."""
+    import torch
+    import torch.nn.functional as F
+
     if x.shape[1:] == (3, SIDE, SIDE):
         return x
     out = np.empty((len(x), 3, SIDE, SIDE), dtype=np.uint8)

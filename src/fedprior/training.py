@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from fedprior.errors import FedpriorError
 from fedprior.models.stack import keep_factors
 from fedprior.models.task import Task
 from fedprior.optim import SGD, Adam, Factors, Optimizer, OptState
+from fedprior.options import STRICT, one_sentence
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
@@ -23,7 +24,12 @@ Objective = Callable[[Params, Any, Batch], Tensor]
 """(weights, fixed trees, batch) -> what each client minimises, [C]."""
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+MOST = 10**9
+"""Examples of a batch, epochs or steps: more are a slip of the pen, and overflow once they are multiplied."""
+
+
+@one_sentence("train")
+@dataclass(frozen=True, config=STRICT)
 class Train:
     """How a client trains in one round. The optimiser starts afresh every round."""
 
@@ -32,14 +38,14 @@ class Train:
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of SGD")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="added to the gradient, times the weights")] = 0.0
     clip: Annotated[float | None, Field(gt=0, description="largest norm of a client's gradient")] = None
-    batch_size: Annotated[int, Field(ge=1, description="examples per step; the last short batch is kept")] = 50
-    epochs: Annotated[int, Field(ge=0, description="passes over the client's data per round")] = 5
-    steps: Annotated[int | None, Field(ge=0, description="exact steps per round; replaces epochs")] = None
+    batch_size: Annotated[int, Field(ge=1, le=MOST, description="examples per step; the last short batch is kept")] = 50
+    epochs: Annotated[int, Field(ge=0, le=MOST, description="passes over the client's data per round")] = 5
+    steps: Annotated[int | None, Field(ge=0, le=MOST, description="exact steps per round; replaces epochs")] = None
 
     @model_validator(mode="after")
     def _momentum_is_sgd(self) -> Self:
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("momentum belongs to sgd: leave it at 0 with adam")
+            raise ValueError("momentum applies to sgd only: leave it at 0 with adam")
         return self
 
     def make(self) -> Optimizer:
@@ -55,17 +61,28 @@ class Train:
         epochs = self.epochs if self.steps is None else None
         return Budget(self.batch_size, epochs, self.steps, task.smallest_batch, task.stackable)
 
+    @property
+    def steepest(self) -> float | None:
+        """The curvature from which on steps overshoot further each time, where that is known: (2 + 2m) / lr for SGD."""
+        return 2 * (1 + self.momentum) / self.lr if self.optimizer == "sgd" and self.clip is None else None
+
     def plain(self) -> SGD:
-        """Gradient descent with this learning rate and decay and nothing else, for methods that need it plain."""
+        """Gradient descent with this learning rate and decay and nothing else, for methods that need plain SGD."""
         return SGD(self.lr, 0.0, self.weight_decay)
 
-    def lasting(self, epochs: int) -> Train:
-        """The same training for another number of epochs."""
-        return replace(self, epochs=epochs, steps=None)
+    @property
+    def gradient_step(self) -> float:
+        """A learning rate for plain gradient descent: this training's own, except with Adam, whose rate is in units of
+        weights, not of gradients."""
+        return self.lr if self.optimizer == "sgd" else 0.01
+
+    def lasting(self, epochs: int | None) -> Train:
+        """The same training with another number of epochs, or unchanged (None)."""
+        return self if epochs is None else replace(self, epochs=epochs, steps=None)
 
 
 AUTO = Train()
-"""Stands for: what the federation recommends. A method that was given no `train` holds this very object."""
+"""Placeholder for the federation's recommendation, held by a method without its own `train`."""
 
 
 def value_and_grad(
@@ -132,7 +149,7 @@ def descend(
 ) -> tuple[Params, Tensor]:
     """Train every client of a stack from `w`; returns the new weights and the mean objective over the steps, [C].
 
-    `w` may be a part of a network: what the objective needs beside it goes into `fixed`.
+    `w` may be a part of a network: anything else that the objective needs goes into `fixed`.
     """
     optimizer, budget, buffers = optimizer or train.make(), train.budget(task), task.buffers
 
@@ -151,7 +168,7 @@ def descend_head(
 ) -> tuple[Params, Tensor]:
     """Train the heads behind frozen bases, as `descend` does.
 
-    Features are computed once, and then all clients are stacked, whatever the base is made of.
+    Features are computed once, and then all clients are stacked, whatever layers the base has.
     """
     alone = task.head_alone
     return descend(alone, train, lambda w, _, batch: alone.nll(w, batch), head, {}, task.embedded(base, data), keys)

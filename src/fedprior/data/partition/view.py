@@ -1,0 +1,113 @@
+"""What a partition is given, and what it gives back: a view of the examples in, named clients out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprior.errors import FedpriorError
+from fedprior.options import call, names, pick
+
+Indices = NDArray[np.int64]
+
+
+def _no_inputs(rows: Indices) -> NDArray[Any]:
+    raise FedpriorError("the inputs are not available: choose a partition by label or by column.")
+
+
+@dataclass(frozen=True)
+class View:
+    """n examples, as a partition sees them."""
+
+    labels: Indices  # [n]  classes, or ranges of a numeric target
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    coarse: Indices | None = None  # [n]  the superclass of each example, if there are superclasses
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # each [n]: writers, sites, ...
+    select: Callable[[Indices], NDArray[Any]] = _no_inputs  # from rows to their inputs
+    features: tuple[str, ...] = ()  # names of the inputs, if they have names
+    data: str = "the data"  # its name in messages
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def column(self, name: str | None = None) -> NDArray[Any]:
+        """A column by name, or the first one, [n]."""
+        if not self.columns:
+            raise FedpriorError(
+                f"{self.data} has no column that names clients: choose a partition by label, such as dirichlet."
+            )
+        return pick("column", self.columns, next(iter(self.columns)) if name is None else name)
+
+    def inputs(self) -> NDArray[Any]:
+        """The model's inputs, [n, ...]; read on demand."""
+        return self.select(np.arange(len(self)))
+
+    def at(self, rows: Indices, rng: np.random.Generator | None = None) -> View:
+        """Some of the examples."""
+        return replace(
+            self,
+            labels=self.labels[rows],
+            rng=rng or self.rng,
+            coarse=None if self.coarse is None else self.coarse[rows],
+            columns={name: values[rows] for name, values in self.columns.items()},
+            select=lambda some: self.select(rows[some]),
+        )
+
+
+def labels_of(view: View) -> Indices:
+    """The kind of an example is its label."""
+    return view.labels
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Each client's examples, and what else a partition decides.
+
+    `labels` and `kinds` are functions, since they are also applied to examples of an official test set.
+    """
+
+    clients: Mapping[str, Indices]  # sorted row numbers of the view
+    labels: Callable[[View], Indices] | None = None  # the labels to predict, if not the data's own
+    mislabelled: Mapping[str, Indices] | None = None  # the labels of each client's rows, if not what `labels` says
+    kinds: Callable[[View], Indices] = labels_of  # a client is tested on test examples of the kinds it trains on
+
+
+PARTITIONS: dict[str, Callable[..., Any]] = {}
+"""Every partition by name: a function of a `view` and options, or a class of options whose instances take a view."""
+
+P = TypeVar("P", bound=Callable[..., Any])
+
+
+def register_partition(name: str) -> Callable[[P], P]:
+    """Register a function or class as the partition that `load(..., partition=name)` uses."""
+
+    def add(partition: P) -> P:
+        PARTITIONS[name] = partition
+        return partition
+
+    return add
+
+
+def partition_options(name: str) -> list[str]:
+    """The options of a partition."""
+    return [option for option in names(pick("partition", PARTITIONS, name)) if option != "view"]
+
+
+def spread(name: str, options: Mapping[str, Any], view: View) -> Parts:
+    """Distribute the examples among clients by the partition `name`, which returns names and rows or `Parts`."""
+    partition = pick("partition", PARTITIONS, name)
+    if isinstance(partition, type):
+        parts = call("partition", PARTITIONS, name, options)(view)
+    else:
+        parts = call("partition", PARTITIONS, name, options, view=view)
+    return parts if isinstance(parts, Parts) else Parts(parts)
+
+
+def numbered(parts: list[Indices], prefix: str = "client") -> dict[str, Indices]:
+    """client-00, client-01, ...: names that sort in their order."""
+    width = len(str(len(parts) - 1))
+    return {f"{prefix}-{i:0{width}d}": rows for i, rows in enumerate(parts)}

@@ -1,0 +1,52 @@
+"""What states, messages and personal models look like, found out without a row of data."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.data.client import ClientData
+from fedprior.data.federation import Federation
+from fedprior.engine.stack import AnyMethod, Context, EvaluateJob, TrainJob, View
+from fedprior.rng import Key
+
+
+class Shapes(NamedTuple):
+    """Trees of one client, to lay out memory by."""
+
+    state: Any
+    up: Any
+    personal: Any
+    down: Any  # of all clients
+
+
+def rehearsed(context: Context, server: Any, ids: Tensor) -> Shapes:
+    """A made-up client takes a round of no steps and is evaluated."""
+    rehearsal = context.method.using(context.method.task, replace(context.method.train, steps=0))
+    down = rehearsal.broadcast(server, ids)
+    context = replace(context, method=rehearsal, federation=blank_client(context.federation))
+    view = View(None, [False], tree.index(down, slice(1)) if rehearsal.hints.personal_downlink else down)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they would be about an example that is made up
+        _, (state, up) = context.work(TrainJob([0], [0], 0), view)
+        _, (personal,) = context.work(EvaluateJob([0], (), 0), View(state.values, [True], view.down))
+    return Shapes(state.values, up.values, personal.values, down)
+
+
+def personal_model(method: AnyMethod, federation: Federation) -> Any:
+    """A personal model of nobody, as a stack of one: it shows which entries such models have."""
+    root = Key.from_seed(0)
+    server = method.init_server(root, len(federation))
+    return rehearsed(Context(method, federation, root), server, torch.arange(len(federation))).personal
+
+
+def blank_client(federation: Federation) -> Federation:
+    """A federation of one client that has two examples of nothing: as much as shapes depend on."""
+    x = torch.zeros(2, *federation.shape, dtype=federation.train.x.dtype)
+    data = ClientData.single(x, torch.zeros(2, dtype=federation.train.y.dtype))
+    return replace(federation, clients=("",), train=data, validation=data, test=data)

@@ -1,0 +1,64 @@
+"""The summary of a run: what was run, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fedprior import __version__
+from fedprior.data.federation import Federation
+from fedprior.engine import AnyMethod
+from fedprior.experiment.config import Settings, data_section
+from fedprior.experiment.journal import Journal
+from fedprior.experiment.selection import BY
+from fedprior.rng import Key
+
+
+def describe(method: AnyMethod, federation: Federation, settings: Settings, model: Mapping[str, Any]) -> dict[str, Any]:
+    """What was run: enough to read the numbers by, and to build the method again."""
+    participation = settings.participation
+    newcomers = participation.newcomer_ids(Key.from_seed(settings.seed), federation.clients)
+    return {
+        "version": __version__,
+        "method": {"name": method.about.name, **method.hyperparameters()},
+        "data": data_section(federation, settings.seed),
+        "model": dict(model),
+        "train": asdict(method.train),
+        "target": federation.target.document(),
+        "shape": list(federation.shape),
+        "parameters": method.task.size,
+        "precision": settings.precision,
+        "seed": settings.seed,
+        "rounds": settings.rounds,
+        "participation": asdict(participation),
+        "newcomers": [federation.clients[i] for i in newcomers],
+        "heterogeneity": federation.heterogeneity(),
+        "evaluation": {
+            "personal": f"each client's own model, {method.moment}, on its own split",
+            "global": "the shared model after aggregation, on each client's split",
+            "selected": BY[settings.select],
+            "clients": f"all {len(federation)}",
+            "mean": "unweighted over the clients that have the metric; null if one of them diverged",
+            "std": "over clients (ddof 1)",
+            "pooled": "all clients' examples together",
+            "worst_decile": "mean of the worst tenth of the clients",
+        },
+    }
+
+
+def outcome(journal: Journal, settings: Settings, selected: int) -> dict[str, Any]:
+    """The metrics of the last round and of the selected one, the bytes sent, and who was left out how often."""
+    scores: dict[int, dict[str, Any]] = {
+        e["round"]: {k: e[k] for k in ("personal", "global") if k in e}
+        for e in journal.events
+        if e["kind"] == "evaluation"
+    }
+    trained = [e for e in journal.events if e["kind"] == "round"]
+    return {
+        "last": {"round": settings.rounds, **scores[settings.rounds]},
+        "selected": {"round": selected, "by": BY[settings.select], **scores[selected]},
+        "bytes": {"up": sum(e["bytes_up"] for e in trained), "down": sum(e["bytes_down"] for e in trained)},
+        "left_out": dict(Counter(client for e in trained for client in e.get("left_out", {}))),
+    }

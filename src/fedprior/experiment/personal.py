@@ -1,0 +1,205 @@
+"""Personal models alone: how one predicts, what its file holds, and how a file is checked before it is believed.
+
+A file is safetensors with the description of the model and a checksum of both. Its entries must be those of the method:
+a client that trains for no step shows which they are. Files of older versions have no checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import safetensors.numpy
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from fedprior import tree
+from fedprior.data.client import ClientData
+from fedprior.data.encoder import Encoder
+from fedprior.data.federation import Federation
+from fedprior.data.scaling import Scaler
+from fedprior.data.target import Classes, Target, from_document
+from fedprior.engine import AnyMethod, personal_model
+from fedprior.engine.memory import single_thread
+from fedprior.errors import FedpriorError, FedpriorWarning
+from fedprior.files import read_tensors, write_bytes
+from fedprior.models.likelihood import likelihood_of
+from fedprior.names import on_screen
+from fedprior.rng import Key, Keys
+
+Arrays = Mapping[str, NDArray[Any]]
+Outline = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""The shape and the type of every entry."""
+FORMAT = 2
+"""Of the description; from 2 on, it begins with a checksum of all the rest."""
+_SIGNED = re.compile(r'\{"sha256": "([0-9a-f]{64})", (.*)', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """One client's model, able to predict by itself."""
+
+    client: str
+    method: AnyMethod
+    arrays: Arrays
+    seed: int = 0
+    encoder: Encoder | None = None
+    shape: tuple[int, ...] | None = None  # of one example; None: nobody knows
+
+    def predict(self, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
+        """The predictive distributions [n, P] of raw rows, or of inputs [n, ...]: scaled already, or `raw` as measured.
+
+        Class probabilities; or, for a number, its mean and standard deviation. A table's columns are found by name.
+        """
+        inputs = self._checked(self._inputs(x, raw=raw))
+        flat = {k: torch.as_tensor(v).unsqueeze(0) for k, v in self.arrays.items()}
+        personal = tree.unflatten(self.method.types[-1], flat)
+        keys = Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
+        with single_thread():
+            found = self.method.predict(personal, inputs.unsqueeze(0), keys).squeeze(0)
+        return self.method.task.likelihood.readable(found).float().numpy()
+
+    def _inputs(self, x: ArrayLike | pd.DataFrame, *, raw: bool) -> NDArray[Any]:
+        if not isinstance(x, pd.DataFrame):
+            return np.asarray(x) if self.encoder is None or not raw else self.encoder(x)
+        if self.encoder is None:
+            raise FedpriorError("the model was trained on arrays, not on a table: give it an array of inputs.")
+        unknown_levels = {name: count for name, count in self.encoder.unknown(x).items() if count}
+        if unknown_levels:
+            told = ", ".join(f"'{on_screen(name)}' in {count} rows" for name, count in unknown_levels.items())
+            warnings.warn(
+                f"levels never seen in training count as none of the known: {told}", FedpriorWarning, stacklevel=3
+            )
+        return self.encoder.encode(x)
+
+    def _checked(self, inputs: NDArray[Any]) -> Tensor:
+        """Inputs that the model can take; arithmetic would make something of many others."""
+        if not (np.issubdtype(inputs.dtype, np.number) or inputs.dtype == np.bool_):
+            raise FedpriorError("the inputs are not numbers: encode them as numbers first.")
+        if self.shape is not None and (inputs.ndim == 0 or inputs.shape[1:] != self.shape):
+            expected = ", ".join(["n", *map(str, self.shape)])
+            raise FedpriorError(
+                f"the inputs have shape {list(inputs.shape)} where the model takes [{expected}]: give one row for each "
+                "example, with every input."
+            )
+        given = torch.as_tensor(inputs, dtype=self.method.task.dtype)
+        if not bool(torch.isfinite(given).all()):
+            row = int(torch.isfinite(given).flatten(1).all(1).logical_not().nonzero()[0])
+            raise FedpriorError(f"row {row} of the inputs has a missing or infinite value: fill it in or drop the row.")
+        return given
+
+    def save(self, path: Path, about: Mapping[str, Any]) -> None:
+        """Write it as safetensors; `about` says how to build the method again."""
+        write_bytes(path, packed(self.client, self.arrays, self.encoder, about))
+
+
+def packed(client: str, arrays: Arrays, encoder: Encoder | None, about: Mapping[str, Any]) -> bytes:
+    """A model as the content of its file."""
+    document = None if encoder is None else encoder.document()
+    told = json.dumps({"format": FORMAT, **about, "client": client, "encoder": document})
+    plain = {name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()}
+    signed = f'{{"sha256": "{_checksum(plain, told)}", {told[1:]}'  # one entry: the order of several is not fixed
+    return safetensors.numpy.save(plain, {"fedprior": signed})
+
+
+def _checksum(arrays: Arrays, told: str) -> str:
+    digest = hashlib.sha256(told.encode())
+    for name in sorted(arrays):
+        values = arrays[name]
+        digest.update(f"\n{name} {values.dtype.str} {values.shape}\n".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def read_model(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The entries and the description in a file, as they were written."""
+    tensors, metadata = read_tensors(path)
+    if "fedprior" not in metadata:
+        raise FedpriorError(f"'{path}' holds no fedprior model: it lacks the description that ours carry.")
+    try:
+        about = json.loads(metadata["fedprior"])
+        arrays = {name: values.numpy() for name, values in tensors.items()}
+        checked = "sha256" in about or about.get("format", 1) >= FORMAT
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from None
+    signed = _SIGNED.fullmatch(metadata["fedprior"])
+    if checked and (signed is None or signed[1] != _checksum(arrays, "{" + signed[2])):
+        raise FedpriorError(f"'{path}' is damaged, for its checksum is wrong: copy or make it anew.")
+    return arrays, about
+
+
+def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalModel:
+    """A personal model from its file; `module` is needed where the network was not one of ours."""
+    arrays, about = read_model(Path(path))
+    try:
+        target = from_document(about["target"]) if "target" in about else Classes.numbered(about["classes"])
+        method = _method(Path(path), about, target, module)
+        shape, client, seed = tuple(map(int, about["shape"])), str(about["client"]), int(about["seed"])
+        encoder = _encoder(about)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(path, error) from None
+    check(Path(path), arrays, outline(method, shape, target))
+    return PersonalModel(client, method, arrays, seed, encoder, shape)
+
+
+def _method(path: Path, about: Mapping[str, Any], target: Target, module: nn.Module | None) -> AnyMethod:
+    """The method that a description tells of, bound to its task."""
+    from fedprior import methods
+    from fedprior.experiment.config import CUSTOM, build_model
+    from fedprior.models.task import Task
+
+    likelihood = likelihood_of(target)
+    if module is None:
+        if about["model"].get("name") == CUSTOM:
+            raise FedpriorError(f"'{path}' was made with a network of your own: pass it as load_model(path, module).")
+        module = build_model(about["model"], tuple(about["shape"]), likelihood.outputs)
+    options = dict(about["method"])
+    method = methods.build(options.pop("name"), options)
+    task = Task(module, likelihood, dtype=torch.float64 if about["precision"] == "float64" else torch.float32)
+    return method.bind(task, method.train)
+
+
+def _unreadable(path: str | Path, error: Exception) -> FedpriorError:
+    why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+    return FedpriorError(f"the description of the model in '{path}' cannot be read ({why}): copy or make it anew.")
+
+
+def _encoder(about: Mapping[str, Any]) -> Encoder | None:
+    if about.get("encoder"):
+        return Encoder.from_document(about["encoder"])
+    return Encoder(None, Scaler.from_document(about["scaler"])) if about.get("scaler") else None  # an older file
+
+
+def outline(method: AnyMethod, shape: tuple[int, ...], target: Target) -> Outline:
+    """What a method's personal models consist of, for examples of a shape: a made-up client shows it."""
+    dtype = method.task.dtype
+    labels = torch.zeros(2, dtype=dtype if target.dtype.is_floating_point else target.dtype)
+    data = ClientData.single(torch.zeros(2, *shape, dtype=dtype), labels)
+    with single_thread():
+        found = personal_model(method, Federation(("",), data, data, data, target))
+    return {path: (tuple(leaf.shape[1:]), leaf[0].numpy().dtype) for path, leaf in tree.items(found)}
+
+
+def check(path: Path, arrays: Arrays, expected: Outline) -> None:
+    """Refuse a model that is not one of its method: whatever is missing or of another shape would be made up."""
+    for name, (shape, dtype) in expected.items():
+        if name not in arrays:
+            raise FedpriorError(f"the model in '{path}' lacks '{name}': copy or make it anew.")
+        if arrays[name].shape != shape or arrays[name].dtype != dtype:
+            given, wanted = (f"{kind} {list(size)}" for size, kind in (_kind(arrays[name]), (shape, dtype)))
+            raise FedpriorError(f"'{name}' of the model in '{path}' is {given} and should be {wanted}: make it anew.")
+    if extra := sorted(arrays.keys() - expected.keys()):
+        raise FedpriorError(f"the model in '{path}' has '{extra[0]}', which its method does not know: make it anew.")
+
+
+def _kind(values: NDArray[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    return values.shape, values.dtype

@@ -1,0 +1,66 @@
+"""Which round's personal models are kept: the one with the lowest mean validation NLL, or the last if so asked.
+
+Every method is selected in the same way, Local too. Without validation examples it is the last round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedprior.engine import Predictions
+from fedprior.metrics import SELECTS
+
+BY = {
+    "validation": "lowest mean validation NLL of the personal models; the first such round",
+    "last": "the last round, as asked",
+}
+
+
+@dataclass
+class Selection:
+    """The best evaluation so far."""
+
+    round: int = 0
+    score: float = math.inf
+    predictions: Predictions | None = None
+
+    def better(self, score: float | None) -> bool:
+        """Whether a round replaces the one that is kept: strictly better, or there is nothing to judge by."""
+        return self.predictions is None or score is None or _number(score) < self.score
+
+    def take(self, round: int, score: float | None, predictions: Predictions) -> None:
+        """Keep a round."""
+        self.round, self.score, self.predictions = round, _number(score), predictions
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        if self.predictions is None:
+            return {}
+        found = {
+            f"selection/{split}/{i}": torch.from_numpy(values)
+            for split, clients in self.predictions.items()
+            for i, values in enumerate(clients)
+        }
+        return found | {"selection": torch.tensor([self.round, self.score], dtype=torch.float64)}
+
+    def restore(self, flat: dict[str, Tensor], splits: tuple[str, ...], clients: int) -> None:
+        """Go on from a snapshot."""
+        if "selection" in flat:
+            number, score = flat["selection"].tolist()
+            found = {split: [flat[f"selection/{split}/{i}"].numpy() for i in range(clients)] for split in splits}
+            self.round, self.score, self.predictions = int(number), score, found
+
+
+def validation_score(scores: dict[str, Any]) -> float | None:
+    """What an evaluation is judged by; None where nobody has validation examples."""
+    found = scores["personal"]["validation"]
+    return float(found[SELECTS]["mean"]) if found["evaluated"] else None
+
+
+def _number(score: float | None) -> float:
+    return math.inf if score is None or math.isnan(score) else score

@@ -1,0 +1,79 @@
+"""How a run goes, whatever the method and the data: rounds, seed, who takes part, what is kept, who computes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from fedprior.engine import RunnerFactory
+from fedprior.experiment.participation import Participation
+from fedprior.options import STRICT
+
+MOST = 10**9
+"""Rounds: nobody lives to see more."""
+
+
+def _count(value: Any) -> Any:
+    if value != "auto" and (type(value) is not int or not 1 <= value <= 10_000):
+        raise ValueError("give a whole number from 1 on, or auto")
+    return value
+
+
+def _participation(value: Any) -> Any:
+    return Participation(**value) if isinstance(value, dict) else value
+
+
+Count = Annotated[int | Literal["auto"], BeforeValidator(_count)]
+
+
+class Settings(BaseModel):
+    """How a run goes, whatever the method and the data."""
+
+    model_config = ConfigDict(**STRICT, frozen=True)
+
+    rounds: Annotated[int, Field(ge=1, le=MOST, description="communication rounds")] = 50
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="determines the partition, the weights and every draw")] = 0
+    participation: Annotated[Participation, BeforeValidator(_participation)] = Participation()
+    eval_every: Annotated[int, Field(ge=0, le=MOST, description="rounds between evaluations; 0 means ten in a run")] = 0
+    select: Annotated[
+        Literal["validation", "last"],
+        Field(description="whose personal models are kept and shown: the round that validation chose, or the last"),
+    ] = "validation"
+    min_answers: Annotated[
+        int, Field(ge=1, description="fewest usable uplinks in a round; with fewer, the prior stays as it is")
+    ] = 1
+    checkpoint_every: Annotated[
+        int, Field(ge=0, le=MOST, description="rounds between checkpoints; 0 means ten in a run")
+    ] = 0
+    precision: Annotated[
+        Literal["float32", "float64", "bfloat16"],
+        Field(description="of weights and inputs; bfloat16: float32, with training passes computed in bfloat16"),
+    ] = "float32"
+    workers: Annotated[Count, Field(description="worker processes; results do not depend on it")] = "auto"
+    chunk: Annotated[Count, Field(description="clients per stack")] = "auto"
+    engine: Annotated[Literal["local", "ray"], Field(description="who runs the stacks of clients")] = "local"
+    ray_address: Annotated[str | None, Field(description="the cluster to join; none: RAY_ADDRESS, or here")] = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as torch names it."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    @property
+    def mixed(self) -> bool:
+        """Whether training passes compute in bfloat16."""
+        return self.precision == "bfloat16"
+
+    def runner(self) -> RunnerFactory | None:
+        """Who runs the stacks of clients, if not this machine's processes."""
+        if self.engine == "local":
+            return None
+        from fedprior.engine.cluster import ray_cluster
+
+        return ray_cluster(self.ray_address)
+
+    def every(self, given: int) -> int:
+        """A period in rounds."""
+        return given or max(1, self.rounds // 10)

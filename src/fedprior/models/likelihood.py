@@ -1,0 +1,196 @@
+"""What a network's outputs mean: the distribution of a label given its last layer.
+
+A likelihood turns outputs into a loss, into a predictive distribution of P numbers per example, and into the curvature
+for a Laplace approximation. Networks, methods and the engine use only this protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedprior.data.target import Classes, Number, Target
+
+if TYPE_CHECKING:
+    from fedprior.models.task import Task
+
+FLOOR = 1e-4
+"""Smallest predicted variance, in units of the target's variance: keeps the loss finite for an exact fit."""
+
+
+class Likelihood(Protocol):
+    """p(y | outputs) for a stack of clients."""
+
+    @property
+    def outputs(self) -> int:
+        """Width of the network's last layer."""
+
+    @property
+    def parameters(self) -> int:
+        """P, the number of values that describe a predictive distribution."""
+
+    def fits(self, width: int) -> bool:
+        """Whether a last layer of this width is valid."""
+
+    def losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """-log p(y | out) of every example: out [C, ..., o], y [C, ...] -> [C, ...]."""
+
+    def predictive(self, out: Tensor) -> Tensor:
+        """The distribution of y: [..., o] -> [..., P]."""
+
+    def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
+        """One distribution from several, [S, ..., P] with log-weights that broadcast to [S, ...] -> [..., P]."""
+
+    def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
+        """log p(y) under a predictive distribution, [..., P] and [...] -> [...]."""
+
+    def readable(self, predictive: Tensor) -> Tensor:
+        """A readable predictive distribution: probabilities, or mean and standard deviation."""
+
+    def curvature(self, out: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The expected Hessian of the loss by the outputs, as functions f [B] of `out` [B, o] with weights a [B].
+
+        It is Σ a ∇f ∇fᵀ, so that squared gradients of f by the weights, weighted by a, add up to the GGN's diagonal.
+        """
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of K classes. The predictive distribution is K log-probabilities; a single output z stands for (0, z)."""
+
+    classes: int
+
+    @property
+    def outputs(self) -> int:
+        """One per class."""
+        return self.classes
+
+    @property
+    def parameters(self) -> int:
+        """A log-probability per class."""
+        return self.classes
+
+    def fits(self, width: int) -> bool:
+        """K logits, or the single one of two classes."""
+        return width == self.classes or (width == 1 and self.classes == 2)
+
+    def logits(self, out: Tensor) -> Tensor:
+        """[..., o] -> [..., K]."""
+        return F.pad(out, (1, 0)) if out.shape[-1] == 1 else out
+
+    def losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy."""
+        if out.dim() > 3:  # several draws per example
+            losses = F.cross_entropy(self.logits(out).flatten(0, -2), y.flatten(), reduction="none")
+            return losses.view_as(y)
+        if out.shape[-1] == 1:
+            return F.binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype), reduction="none")
+        return F.cross_entropy(out.transpose(1, 2), y, reduction="none")  # classes before examples: faster
+
+    def predictive(self, out: Tensor) -> Tensor:
+        """Log-probabilities."""
+        return F.log_softmax(self.logits(out), dim=-1)
+
+    def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
+        """Probabilities are averaged, not logits."""
+        return (draws + log_weights.unsqueeze(-1)).logsumexp(0)
+
+    def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
+        """The label's log-probability."""
+        return predictive.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def readable(self, predictive: Tensor) -> Tensor:
+        """Probabilities."""
+        return predictive.exp()
+
+    def curvature(self, out: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """diag(p) - p pᵀ = Σ_c p_c ∇log p_c (∇log p_c)ᵀ."""
+        log_p = self.predictive(out)
+        return [(log_p[:, c], log_p[:, c].detach().exp()) for c in range(log_p.shape[1])]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A number. The outputs are the mean and the log-variance of the *standardised* target, whatever its unit.
+
+    The predictive distribution, mean and log-variance, is in the target's own unit, and so is the loss: -log p(y) of
+    the original number. `mean` and `deviation` are those of all clients' training targets, see
+    `data.target.Number`.
+    """
+
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    @property
+    def outputs(self) -> int:
+        """Mean and log-variance."""
+        return 2
+
+    @property
+    def parameters(self) -> int:
+        """Mean and log-variance."""
+        return 2
+
+    def fits(self, width: int) -> bool:
+        """Exactly two."""
+        return width == 2
+
+    def _read(self, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised target; the variance is e^s + FLOOR."""
+        return out[..., 0], torch.logaddexp(out[..., 1], torch.full((), math.log(FLOOR), dtype=out.dtype))
+
+    def losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """½ [log 2π + s + (z - m)² e^{-s}] + log deviation, z the standardised label."""
+        m, s = self._read(out)
+        z = (y - self.mean) / self.deviation
+        return 0.5 * (math.log(2 * math.pi) + s + (z - m).square() * (-s).exp()) + math.log(self.deviation)
+
+    def predictive(self, out: Tensor) -> Tensor:
+        """Mean and log-variance in the target's unit."""
+        m, s = self._read(out)
+        return torch.stack([self.mean + self.deviation * m, s + 2 * math.log(self.deviation)], -1)
+
+    def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
+        """The mixture's first two moments: mean Σ a m and variance Σ a [v + (m - mean)²], Σ a = 1."""
+        a, means, variances = log_weights.exp(), draws[..., 0], draws[..., 1].exp()
+        mean = (a * means).sum(0)
+        return torch.stack([mean, (a * (variances + (means - mean).square())).sum(0).log()], -1)
+
+    def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
+        """log N(y; m, e^s)."""
+        m, s = predictive[..., 0], predictive[..., 1]
+        return -0.5 * (math.log(2 * math.pi) + s + (y - m).square() * (-s).exp())
+
+    def readable(self, predictive: Tensor) -> Tensor:
+        """Mean and standard deviation."""
+        return torch.stack([predictive[..., 0], (predictive[..., 1] / 2).exp()], -1)
+
+    def curvature(self, out: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Fisher information of a mean, e^{-s}, and of a log-variance, ½."""
+        m, s = self._read(out)
+        return [(m, (-s).detach().exp()), (s, torch.full_like(s, 0.5))]
+
+
+def likelihood_of(target: Target) -> Likelihood:
+    """The likelihood for a target."""
+    if isinstance(target, Classes):
+        return Categorical(target.count)
+    if isinstance(target, Number):
+        return Gaussian(target.mean, target.deviation)
+    raise TypeError(f"there is no likelihood for {type(target).__name__}")
+
+
+def equal_weights(draws: int, dtype: torch.dtype) -> Tensor:
+    """log 1/S for each of S draws, to `mix` them by: [S, 1, 1]."""
+    return torch.full((draws, 1, 1), -math.log(draws), dtype=dtype)
+
+
+def categories(task: Task) -> Categorical:
+    """The likelihood of a method that needs classes; `Method.bind` has already refused others."""
+    assert isinstance(task.likelihood, Categorical)
+    return task.likelihood
