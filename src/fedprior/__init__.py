@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedprior import data
     from fedprior.errors import FedpriorError
-    from fedprior.experiment import Comparison, Participation, PersonalModel, Result, compare, load_model, resume, run
+    from fedprior.experiment import (
+        Comparison,
+        Participation,
+        PersonalModel,
+        Result,
+        compare,
+        load_model,
+        load_prior,
+        resume,
+        run,
+    )
     from fedprior.training import Train
 
 __version__ = "0.1.0"
@@ -29,6 +39,7 @@ __all__ = [
     "compare",
     "data",
     "load_model",
+    "load_prior",
     "resume",
     "run",
 ]

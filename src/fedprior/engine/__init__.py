@@ -106,6 +106,7 @@ class Engine:
         self.need.check(self.sharing)
         self.memory = self._memory(shapes)
         self.kept: Any = None  # the personal models that `keep` was asked for
+        self.prior: Any = None  # the server's state that they were made with, if it is fit for others too
         self.logs: dict[str, NDArray[np.float64]] = {}  # of each client's last update, [N]
         self.updated = np.zeros(len(federation), dtype=np.int64)  # the round of that update, from 1; 0: none yet
         start = runner or self._local(at_work, workers == "auto", start_method)
@@ -247,14 +248,19 @@ class Engine:
         return found
 
     def keep(self) -> None:
-        """Remember the personal models as they were last evaluated: validation chose them."""
+        """Remember the personal models as they were last evaluated, and their prior: validation chose them.
+
+        A server that has a part for each client is no prior for others, and as large as all their models.
+        """
         self.kept = tree.clone(self.memory.personal)
+        self.prior = None if self.memory.addressed else self.server
 
     def snapshot(self) -> dict[str, Tensor]:
         """All that a checkpoint must hold: with it, `restore` goes on as if nothing had been interrupted."""
         memory, logs = self.memory, {name: torch.from_numpy(values) for name, values in self.logs.items()}
         state = {"server": self.server, "states": memory.states, "joined": memory.joined, "logs": logs}
         kept = {} if self.kept is None else {"kept": self.kept}
+        kept |= {} if self.prior is None else {"prior": self.prior}
         return tree.flatten({**state, **kept, "updated": torch.from_numpy(self.updated)})
 
     def restore(self, flat: Mapping[str, Tensor]) -> None:
@@ -269,3 +275,6 @@ class Engine:
         self.updated = flat["updated"].numpy().copy()
         if any(path == "kept" or path.startswith("kept/") for path in flat):
             self.kept = tree.unflatten(personal, flat, "kept")
+            known = any(path == "prior" or path.startswith("prior/") for path in flat)  # older checkpoints lack it
+            if not self.memory.addressed and (known or not tree.leaves(self.server)):
+                self.prior = tree.unflatten(server, flat, "prior")

@@ -17,6 +17,7 @@ from fedprior.experiment.config import Model, Settings, Setup
 from fedprior.experiment.journal import Observer
 from fedprior.experiment.participation import Participation
 from fedprior.experiment.placing import at_work
+from fedprior.experiment.prior import load_prior
 from fedprior.experiment.result import PersonalModel, Result, load_model
 from fedprior.methods import build
 from fedprior.options import check_names, check_truths, check_values, plain_errors
@@ -30,6 +31,7 @@ __all__ = [
     "Settings",
     "compare",
     "load_model",
+    "load_prior",
     "resume",
     "run",
 ]

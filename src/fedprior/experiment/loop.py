@@ -64,10 +64,11 @@ def execute(
             run.advance(number)
         run.evaluate(settings.rounds)
         models, selection, last = engine.kept, run.selection, Last(run.last, engine.memory.personal)
+        server = engine.prior
     summary = describe(method, federation, settings, model) | outcome(run.journal, settings, selection.round)
     summary["timing"] = {"seconds": time.perf_counter() - began, "first_round": first}
     assert selection.predictions is not None
-    result = Result(method, federation, run.journal, selection.predictions, models, summary, reference, last)
+    result = Result(method, federation, run.journal, selection.predictions, models, summary, reference, last, server)
     summary |= result.numbers()
     if folder is not None:
         result.save(folder)

@@ -6,9 +6,6 @@ a client that trains for no step shows which they are. Files of older versions h
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import safetensors.numpy
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
@@ -31,17 +27,16 @@ from fedprior.data.target import Classes, Target, from_document
 from fedprior.engine import AnyMethod, personal_model
 from fedprior.engine.memory import single_thread
 from fedprior.errors import FedpriorError, FedpriorWarning
-from fedprior.files import read_tensors, write_bytes
+from fedprior.experiment import signed
+from fedprior.files import write_bytes
 from fedprior.models.likelihood import likelihood_of
 from fedprior.names import on_screen
 from fedprior.rng import Key, Keys
+from fedprior.training import Train
 
 Arrays = Mapping[str, NDArray[Any]]
 Outline = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """The shape and the type of every entry."""
-FORMAT = 2
-"""Of the description; from 2 on, it begins with a checksum of all the rest."""
-_SIGNED = re.compile(r'\{"sha256": "([0-9a-f]{64})", (.*)', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -105,36 +100,12 @@ class PersonalModel:
 def packed(client: str, arrays: Arrays, encoder: Encoder | None, about: Mapping[str, Any]) -> bytes:
     """A model as the content of its file."""
     document = None if encoder is None else encoder.document()
-    told = json.dumps({"format": FORMAT, **about, "client": client, "encoder": document})
-    plain = {name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()}
-    signed = f'{{"sha256": "{_checksum(plain, told)}", {told[1:]}'  # one entry: the order of several is not fixed
-    return safetensors.numpy.save(plain, {"fedprior": signed})
-
-
-def _checksum(arrays: Arrays, told: str) -> str:
-    digest = hashlib.sha256(told.encode())
-    for name in sorted(arrays):
-        values = arrays[name]
-        digest.update(f"\n{name} {values.dtype.str} {values.shape}\n".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()
+    return signed.packed(arrays, {**about, "client": client, "encoder": document})
 
 
 def read_model(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """The entries and the description in a file, as they were written."""
-    tensors, metadata = read_tensors(path)
-    if "fedprior" not in metadata:
-        raise FedpriorError(f"'{path}' holds no fedprior model: it lacks the description that ours carry.")
-    try:
-        about = json.loads(metadata["fedprior"])
-        arrays = {name: values.numpy() for name, values in tensors.items()}
-        checked = "sha256" in about or about.get("format", 1) >= FORMAT
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _unreadable(path, error) from None
-    signed = _SIGNED.fullmatch(metadata["fedprior"])
-    if checked and (signed is None or signed[1] != _checksum(arrays, "{" + signed[2])):
-        raise FedpriorError(f"'{path}' is damaged, for its checksum is wrong: copy or make it anew.")
-    return arrays, about
+    return signed.read(path, "model")
 
 
 def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalModel:
@@ -142,17 +113,17 @@ def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalMod
     arrays, about = read_model(Path(path))
     try:
         target = from_document(about["target"]) if "target" in about else Classes.numbered(about["classes"])
-        method = _method(Path(path), about, target, module)
+        method = described_method(Path(path), about, target, module)
         shape, client, seed = tuple(map(int, about["shape"])), str(about["client"]), int(about["seed"])
         encoder = _encoder(about)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(path, error) from None
+        raise signed.unreadable(path, "model", error) from None
     check(Path(path), arrays, outline(method, shape, target))
     return PersonalModel(client, method, arrays, seed, encoder, shape)
 
 
-def _method(path: Path, about: Mapping[str, Any], target: Target, module: nn.Module | None) -> AnyMethod:
-    """The method that a description tells of, bound to its task."""
+def described_method(path: Path, about: Mapping[str, Any], target: Target, module: nn.Module | None) -> AnyMethod:
+    """The method that a description tells of, bound to its task, with its local training where that is told."""
     from fedprior import methods
     from fedprior.experiment.config import CUSTOM, build_model
     from fedprior.models.task import Task
@@ -164,13 +135,9 @@ def _method(path: Path, about: Mapping[str, Any], target: Target, module: nn.Mod
         module = build_model(about["model"], tuple(about["shape"]), likelihood.outputs)
     options = dict(about["method"])
     method = methods.build(options.pop("name"), options)
-    task = Task(module, likelihood, dtype=torch.float64 if about["precision"] == "float64" else torch.float32)
-    return method.bind(task, method.train)
-
-
-def _unreadable(path: str | Path, error: Exception) -> FedpriorError:
-    why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-    return FedpriorError(f"the description of the model in '{path}' cannot be read ({why}): copy or make it anew.")
+    dtype = torch.float64 if about["precision"] == "float64" else torch.float32
+    task = Task(module, likelihood, dtype=dtype, mixed=about["precision"] == "bfloat16")
+    return method.bind(task, Train(**about["train"]) if "train" in about else method.train)
 
 
 def _encoder(about: Mapping[str, Any]) -> Encoder | None:

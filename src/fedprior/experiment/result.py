@@ -21,6 +21,8 @@ from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import seal
 from fedprior.experiment.journal import Journal, jsonable
 from fedprior.experiment.personal import PersonalModel, load_model, outline
+from fedprior.experiment.prior import TOLD, Prior, load_prior
+from fedprior.experiment.seal import PRIOR
 from fedprior.experiment.shelf import read_models, write_models
 from fedprior.files import pack, read_tensors, write_bytes, write_text
 from fedprior.metrics import GAINS, Gain, Value, diverged, gain, main_metric, metrics_of, shown
@@ -53,6 +55,7 @@ class Result:
     summary: dict[str, Any]
     reference: Result | None = field(default=None)
     last: Last | None = None  # None: the run was read from its folder
+    server: Any = None  # S, the prior of the personal models; None: the run kept none
 
     @property
     def name(self) -> str:
@@ -157,6 +160,17 @@ class Result:
         data = self.federation
         return PersonalModel(client, self.method, self.arrays(client), self.seed, data.encoder(client), data.shape)
 
+    @property
+    def prior(self) -> Prior:
+        """What a site that was not there needs to join."""
+        if self.server is None:
+            raise FedpriorError(
+                f"the run of {self.method.about.title} kept no prior that a new site could join with: it was made by "
+                "an earlier version (run it again), or the method keeps a part for each client at the server (use "
+                "another method)."
+            )
+        return Prior.of(self.method, self.server, self.federation, self.summary)
+
     def predict(self, client: str, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
         """A client's predictions for inputs [n, ...], see `PersonalModel.predict`."""
         return self.model(client).predict(x, raw=raw)
@@ -164,11 +178,13 @@ class Result:
     def save(self, folder: str | Path) -> None:
         """Write the models, the test predictions and, last, the summary: a folder with a summary is complete."""
         place = Path(folder)
-        about = {k: self.summary[k] for k in ("version", "method", "model", "target", "shape", "precision", "seed")}
+        about = {k: self.summary[k] for k in TOLD}
         data, tell = self.federation, self._saved
         write_models(place / "models", self.models, data.clients, data.encoders, about, tell)
         test = dict(zip(map(tensor_key, data.clients), self.predictions["test"], strict=True))
         write_bytes(place / "predictions.safetensors", pack(test))
+        if self.server is not None:
+            self.prior.save(place / PRIOR)
         seal.record(place, self.summary, self.journal.seals() if self.journal.folder == place else {})
         write_text(place / "summary.json", json.dumps(jsonable(self.summary), indent=2) + "\n")
 
@@ -218,4 +234,5 @@ def load_result(folder: Path, method: AnyMethod, federation: Federation, referen
         models,
         summary,
         reference,
+        server=load_prior(folder / PRIOR, method.task.module).server if (folder / PRIOR).exists() else None,
     )

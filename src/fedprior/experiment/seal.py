@@ -11,6 +11,7 @@ from fedprior.errors import FedpriorError
 
 EVENTS, CLIENTS, LOGS = "events.jsonl", "clients.csv", "logs.csv"
 JOURNALS = (EVENTS, CLIENTS, LOGS)
+PRIOR = "prior.safetensors"
 
 
 class Seal(NamedTuple):
@@ -64,7 +65,8 @@ def record(folder: Path, summary: dict[str, Any], journals: Mapping[str, Seal]) 
     """Note in a summary what the run's files must be; that of the events changes with the times that they tell."""
     models = sorted(path.relative_to(folder).as_posix() for path in (folder / "models").glob("*.safetensors"))
     tables = {name: seal.sha256 for name, seal in journals.items() if name != EVENTS and seal.size}
-    summary["files"] = tables | checksums(folder, ["predictions.safetensors", *models])
+    prior = [PRIOR] if (folder / PRIOR).exists() else []
+    summary["files"] = tables | checksums(folder, ["predictions.safetensors", *prior, *models])
     if EVENTS in journals:
         summary["timing"]["events"] = journals[EVENTS].sha256
 
