@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,8 @@ ADDRESSED = {"fedamp", "fedpac"}
 """Methods whose server has a part for each client."""
 
 
-def run(name: str, data: Federation, rounds: int = 2, **more: object) -> Result:
-    settings = {"rounds": rounds, "eval_every": 1, "workers": 1, "precision": "float64"}
+def run(name: str, data: Federation, rounds: int = 2, **more: Any) -> Result:
+    settings: dict[str, Any] = {"rounds": rounds, "eval_every": 1, "workers": 1, "precision": "float64"}
     return fedprior.run(build(name, train=TRAIN), data, model={"name": "mlp", "hidden": [4]}, **(settings | more))
 
 
