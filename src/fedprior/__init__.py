@@ -38,6 +38,7 @@ __all__ = [
     "Train",
     "compare",
     "data",
+    "join",
     "load_model",
     "load_prior",
     "resume",

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedprior import __version__
-from fedprior.cli import data, papers
+from fedprior.cli import after, data, papers
 from fedprior.cli.arguments import Json, Options
 from fedprior.cli.screen import loading, replace_unknown, say, screen
 from fedprior.cli.signals import SAME, handled
@@ -34,8 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-app.command("papers")(papers.papers)
-app.command("reproduce")(papers.reproduce)
+papers.register(app)
+after.register(app)
 
 Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]

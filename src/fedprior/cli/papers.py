@@ -163,3 +163,9 @@ def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_j
         console = screen()
         console.print(report.choices(found))
         say(console, f"written: {path}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("papers")(papers)
+    app.command("reproduce")(reproduce)

@@ -76,6 +76,13 @@ def _check(path: Path, schema: Schema) -> None:
         )
 
 
+def read_table(path: Path) -> pd.DataFrame:
+    """One table, as it lies in a file."""
+    if not path.is_file():
+        raise FedpriorError(f"there is no file '{path}': give the path of a table.")
+    return _file(path)
+
+
 def _file(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise FedpriorError(f"there is no file '{path}': give data.path a CSV file, or a folder of them.")

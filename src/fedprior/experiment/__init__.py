@@ -14,6 +14,7 @@ from fedprior.errors import FedpriorError, shown
 from fedprior.experiment import folder as folders
 from fedprior.experiment.comparison import Comparison
 from fedprior.experiment.config import Model, Settings, Setup
+from fedprior.experiment.joining import join
 from fedprior.experiment.journal import Observer
 from fedprior.experiment.participation import Participation
 from fedprior.experiment.placing import at_work
@@ -30,6 +31,7 @@ __all__ = [
     "Result",
     "Settings",
     "compare",
+    "join",
     "load_model",
     "load_prior",
     "resume",

@@ -1,0 +1,98 @@
+"""Commands for what comes after training: a new site joins, and a site's model predicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedprior.cli.arguments import Json
+from fedprior.cli.screen import loading, say, screen
+from fedprior.errors import FedpriorError
+
+Place = Annotated[Path, typer.Argument(metavar="RUN", help="the output folder of a run or a comparison")]
+Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the columns that the run was trained on")]
+Of = Annotated[str | None, typer.Option("--method", help="of a comparison; by default the recommended method")]
+Site = Annotated[str | None, typer.Option("--site", help="whose model")]
+
+
+def join(
+    run: Place,
+    table: Table,
+    site_name: Annotated[str | None, typer.Option("--site-name", help="by default the name of the file")] = None,
+    method: Of = None,
+    updates: Annotated[
+        int | None, typer.Option("--updates", min=0, help="local updates; by default one per round of the run")
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", min=0, max=1000, help="random draws per point of the curve")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Make a personal model for a site that was not there, without training the federation again.
+
+    Shows how many of its rows it takes until its own model beats the shared one, and leaves the model and a JSON file
+    in RUN/joined.
+
+    Example: fedprior join runs/hospitals basel.csv --site-name Basel
+    """
+    with loading("PyTorch and the prior", quiet=as_json):
+        from fedprior.data.csv_files import read_table
+        from fedprior.experiment.joining import FOLDER
+        from fedprior.experiment.joining import join as admit
+        from fedprior.experiment.journal import jsonable
+        from fedprior.experiment.opened import find_prior, refuse_known
+        from fedprior.report.joining import curve_table
+
+        prior, folder = find_prior(run, method)
+        site = site_name or table.name.split(".")[0]
+        refuse_known(folder, site)
+        found = admit(prior, read_table(table), site, updates=updates, draws=draws)
+    path = found.save(folder / FOLDER)
+    if as_json:
+        print(json.dumps(jsonable(found.document()), indent=2))
+        return
+    console = screen(120)
+    if found.curve is not None:
+        console.print(curve_table(found.curve))
+        say(console, found.curve.text)
+    elif draws:
+        say(console, f"{found.rows} rows are too few for a curve over some of them.")
+    say(console, f"model of {site}, trained on {found.rows} rows: {path}")
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or a model's file")],
+    table: Table,
+    site: Site = None,
+    method: Of = None,
+    out: Annotated[Path | None, typer.Option("--out", help="a CSV file; by default, they are printed")] = None,
+) -> None:
+    """Predict every row of a table with a site's model, as CSV.
+
+    Gives class probabilities, or a mean with 50 and 90 % intervals, and says which rows are unlike the training data.
+
+    Example: fedprior predict runs/hospitals patients.csv --site va --out predictions.csv
+    """
+    with loading("PyTorch and the model", quiet=out is None):
+        from fedprior.data.csv_files import read_table
+        from fedprior.experiment.opened import find_model
+        from fedprior.experiment.predicting import UNLIKE, as_csv, predictions
+        from fedprior.files import write_text
+
+        model, _ = find_model(run, site, method)
+        found = predictions(model, read_table(table))
+    if out is None:
+        print(as_csv(found), end="")
+        return
+    if out.is_dir():
+        raise FedpriorError(f"'{out}' is a folder: give --out the name of a file.")
+    write_text(out, as_csv(found))
+    flagged = int((found[UNLIKE] != "").sum())
+    say(screen(), f"{len(found)} predictions, {flagged} for rows unlike the training data: {out}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("join")(join)
+    app.command("predict")(predict)

@@ -1,0 +1,50 @@
+"""Predictions for a table, row by row: probabilities of classes, or a number with intervals, and rows to mistrust."""
+
+from __future__ import annotations
+
+import pandas as pd
+from scipy.stats import norm
+
+from fedprior.data.familiarity import unlike
+from fedprior.data.target import Classes
+from fedprior.errors import FedpriorError
+from fedprior.experiment.personal import PersonalModel
+from fedprior.names import csv_cell
+
+INTERVALS = (50, 90)
+"""Per cent of the central intervals of a number."""
+UNLIKE = "unlike_training"
+
+
+def predictions(model: PersonalModel, frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per row of the table, in its order.
+
+    Classes: `prediction` and one `probability_CLASS` each. A number: `mean`, `sd` and the ends of its central 50 and
+    90 % intervals. `unlike_training` says why a row is unlike the training data, and is empty where it is not.
+    """
+    encoder = model.encoder
+    if encoder is None or encoder.schema is None:
+        raise FedpriorError("the model was trained on arrays, not on a table: use load_model(path).predict(x).")
+    if not len(frame):
+        raise FedpriorError("the table has a header but no rows: there is nothing to predict.")
+    target, found = encoder.schema.target, model.predict(frame)
+    rows = pd.RangeIndex(1, len(frame) + 1, name="row")
+    if isinstance(target, Classes):
+        table = pd.DataFrame({"prediction": [target.levels[k] for k in found.argmax(1)]}, index=rows)
+        for k, level in enumerate(target.levels):
+            table[f"probability_{level}"] = found[:, k]
+    else:
+        table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]}, index=rows)
+        for share in INTERVALS:
+            z = float(norm.ppf(0.5 + share / 200))
+            table[f"low_{share}"], table[f"high_{share}"] = (found[:, 0] + sign * z * found[:, 1] for sign in (-1, 1))
+    return table.assign(**{UNLIKE: unlike(encoder, frame)})
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """Predictions as CSV; names of classes are cells that no spreadsheet takes for a formula."""
+    plain = table.rename(columns=lambda name: csv_cell(str(name)))
+    for name in ("prediction", UNLIKE):
+        if name in plain:
+            plain[name] = [csv_cell(str(value)) for value in plain[name]]
+    return plain.to_csv(float_format="%.6g", lineterminator="\n")
