@@ -43,6 +43,20 @@ def on_screen(name: object, most: int = SHOWN) -> str:
     return visible(str(name), most)
 
 
+def apart(names: Iterable[object], most: int = SHOWN) -> list[str]:
+    """Names as `on_screen` shows them, with a number behind those that look like an earlier one."""
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        plain = shown = on_screen(name, most)
+        k = 2
+        while shown in seen:
+            shown, k = f"{plain} ({k})", k + 1
+        seen.add(shown)
+        found.append(shown)
+    return found
+
+
 def _escaped(character: str) -> str:
     if unicodedata.category(character) not in _HIDDEN or character in _JOINERS:
         return character

@@ -21,7 +21,9 @@ from fedprior.cli.signals import interruptible
 from fedprior.names import visible
 
 if TYPE_CHECKING:
+    from fedprior.data.federation import Federation
     from fedprior.data.store import StoredManifest
+    from fedprior.report.portrait import Portrait
 
 app = typer.Typer(help="The data sets, and what a federation looks like.", no_args_is_help=True)
 Force = Annotated[bool, typer.Option("--force", help="replace what is stored")]
@@ -156,8 +158,11 @@ def describe(
     options: Options = None,
     seed: Annotated[int, typer.Option("--seed", help="seed of the partition")] = 0,
     as_json: Json = False,
-    png: Annotated[Path | None, typer.Option("--png", help="draw it into this file; needs fedprior[plot]")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="draw it into this web page, which needs nothing")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="draw it into this file")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="draw it into this file")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="draw it into this web page, which is complete in one file")
+    ] = None,
 ) -> None:
     """Show a federation: every client's sizes and labels, and how unequal they are."""
     from fedprior.experiment.config import parse
@@ -166,7 +171,7 @@ def describe(
     sections = {"data": {"name": name}, "method": {"name": "local"}, "seed": seed}
     federation = parse(sections, overrides=options or []).load_data()
     picture = portrait.portrait(federation)
-    _draw(picture, png, html)
+    _draw(federation, picture, {"png": png, "svg": svg, "html": html})
     if as_json:
         clients = federation.describe().reset_index().to_dict(orient="records")
         for row, divergence in zip(clients, picture.divergence.tolist(), strict=True):
@@ -183,12 +188,19 @@ def describe(
         console.print(f"{key:>18}  {value:.3f}", highlight=False)
 
 
-def _draw(picture: Any, png: Path | None, html: Path | None) -> None:
-    from fedprior.files import write_bytes, write_text
-    from fedprior.report import svg
-    from fedprior.report.png import png as drawn
+def _draw(federation: Federation, picture: Portrait, wanted: dict[str, Path | None]) -> None:
+    if not any(wanted.values()):
+        return
+    from fedprior.files import write_bytes
+    from fedprior.report import charts
+    from fedprior.report.charts.federation import picture as drawn
+    from fedprior.report.page.federation import page
 
-    if png is not None:
-        write_bytes(png, drawn(picture))
-    if html is not None:
-        write_text(html, svg.page(picture))
+    make = {
+        "png": lambda: charts.png(drawn(picture)),
+        "svg": lambda: charts.svg(drawn(picture)).encode(),
+        "html": lambda: page(federation, picture).encode(),
+    }
+    for kind, path in wanted.items():
+        if path is not None:
+            write_bytes(path, make[kind]())

@@ -1,4 +1,4 @@
-"""A federation at a glance: each client's number of examples per label. `svg` and `png` draw the same as `terminal`."""
+"""A federation at a glance: each client's number of examples per label, in the terminal and as a chart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedprior.data.federation import Federation
 from fedprior.data.heterogeneity import divergence
-from fedprior.names import on_screen
+from fedprior.names import apart, on_screen
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 ROWS = 25
@@ -58,8 +58,7 @@ def portrait(data: Federation) -> Portrait:
     options = "  ".join(f"{k}={on_screen(v, 3 * LABEL)}" for k, v in data.options.items())
     title = f"{on_screen(data.name)}: {len(data)} clients, {len(table.columns)} {LABELS[data.target.kind]}"
     title += f"   {options}" if options else ""
-    clients = tuple(on_screen(client) for client in data.clients)
-    labels = [on_screen(label, LABEL) for label in table.columns]
+    clients, labels = tuple(apart(data.clients)), apart(table.columns, LABEL)
     return Portrait(title, clients, labels, counts, divergence(own, everyone), data.heterogeneity())
 
 

@@ -21,7 +21,7 @@ def write(outcome: Outcome, stem: Path) -> list[Path]:
     texts = {
         ".json": json.dumps(jsonable(outcome.document()), indent=2) + "\n",
         ".md": markdown(outcome),
-        ".html": page(outcome) + "\n",
+        ".html": page(outcome),
     }
     paths = [stem.parent / (stem.name + suffix) for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):
