@@ -1,9 +1,10 @@
 """Kill the command at random moments, run it again, and compare with a run that was left alone.
 
-    python tests/hostile/kills.py 100        100 kills; prints what was killed when, and whether all is equal
+    python tests/hostile/kills.py 200 [SEED]     200 kills; prints what was killed, and whether all is equal
 
-The whole process group gets SIGKILL, from the first instant on. Then the same command runs again, or `fedprior resume`
-where there is a run to resume. Models, tables and summaries must be those of the uninterrupted run, but for times.
+Every method, every wrapper, comparisons, a reproduced table and Ray take their turns, in an order that the seed
+decides. The whole process group gets SIGKILL, from the first instant on. Then the same command runs again, or
+`fedprior resume` where there is a run to resume. All files must be those of the uninterrupted run, but for times.
 """
 
 from __future__ import annotations
@@ -17,13 +18,43 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "fedprior"]
 DATA = ["--data", "synthetic", "data.clients=4"]
 SHORT = ["--rounds", "12", "--quiet", "chunk=2", "train.epochs=1", "checkpoint_every=1", "eval_every=3"]
-METHODS = ["fedmap", "fedavg", "ditto", "fedprox", "local", "fedavg+ft", "fedavg+server_step", "fedmap+ft"]
+IN_A_ROW = 4
+"""Kills of one command."""
+TABLE = """
+title = "Table 0, a miniature"
+paper = "Somebody (2024)"
+
+[run]
+rounds = 20
+eval_every = 2
+checkpoint_every = 1
+data = {name = "synthetic", clients = 4, samples = 40}
+train = {epochs = 1, lr = 0.01}
+
+[columns.label]
+run.data.skew = "label"
+[columns.feature]
+run.data.skew = "feature"
+
+[rows.FedMAP]
+paper = {label = 80.0}
+method = {name = "fedmap"}
+[rows.Local]
+method = {name = "local"}
+
+[quick]
+run.rounds = 8
+"""
+MINIATURE = "import sys; from pathlib import Path; import fedprior.papers.table as t; place = Path(sys.argv.pop(1)); \
+t.folder = lambda: place; from fedprior.cli.main import main; main()"
+"""The command, which finds the tables of another folder."""
 
 
 def timeless(folder: Path) -> dict[str, Any]:
@@ -39,14 +70,32 @@ def timeless(folder: Path) -> dict[str, Any]:
             del found[name]["journals"]["events.jsonl"]
         elif path.name == "events.jsonl":
             found[name] = [{k: v for k, v in json.loads(e).items() if k != "seconds"} for e in content.splitlines()]
-        elif "table" not in path.parts[-1]:  # a reproduced table tells when it was made
-            found[name] = content
+        elif path.name == "table.json":  # `about` and the pages made from it say when, and how long it took
+            found[name] = {k: v for k, v in json.loads(content).items() if k != "about"}
+        else:
+            found[name] = None if path.stem == "table" else content
     return found
+
+
+def started(args: list[str]) -> list[str]:
+    """The process for a command; a table's name stands for the folder that the table lies in."""
+    if args[0] == "reproduce":
+        place = Path(args[1])
+        return [
+            sys.executable,
+            "-c",
+            MINIATURE,
+            str(place.parents[1]),
+            "reproduce",
+            "/".join(place.parts[-2:]),
+            *args[2:],
+        ]
+    return [*COMMAND, *args]
 
 
 def killed(args: list[str], after: float) -> bool:
     """Start the command and kill all its processes after so many seconds; False if it was faster."""
-    with subprocess.Popen([*COMMAND, *args], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(started(args), start_new_session=True, stderr=subprocess.DEVNULL) as process:
         try:
             process.wait(after)
         except subprocess.TimeoutExpired:
@@ -55,37 +104,28 @@ def killed(args: list[str], after: float) -> bool:
     return False
 
 
-def finish(args: list[str], out: Path, *, resume: bool) -> None:
-    """Run it to its end: by the same command, or by `resume` where there is something to resume."""
+def again(args: list[str], out: Path) -> list[str]:
+    """What continues a command: `resume` where there is something to resume, else itself."""
     begun = any((out / name).exists() for name in ("config.toml", "comparison.toml"))
-    again = ["resume", str(out), "--quiet"] if resume and begun else args
-    done = subprocess.run([*COMMAND, *again], capture_output=True, text=True, check=False)
+    return ["resume", str(out), "--quiet"] if begun else [*args, "--out", str(out)]
+
+
+def finish(args: list[str], out: Path) -> None:
+    """Do what is left of a command."""
+    done = subprocess.run(started(again(args, out)), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise AssertionError(f"{' '.join(again)}: {done.stderr}")
-
-
-def commands(random: random.Random) -> list[str]:
-    """A command without its folder."""
-    workers = ["--workers", random.choice(["1", "2"])]
-    if random.random() < 0.6:
-        beside = random.choice([["--no-local"], []])
-        return ["run", "--method", random.choice(METHODS), *DATA, *SHORT, *workers, *beside]
-    return ["compare", "--methods", ",".join(random.sample(METHODS, 2)), *DATA, *SHORT, *workers]
+        raise AssertionError(f"{' '.join(again(args, out))}: {done.stderr}")
 
 
 def trial(args: list[str], place: Path, kills: int, random: random.Random) -> int:
     """Kill one command some times in a row, each time at a random moment of what it takes; how often it was killed."""
     whole, cut, count = place / "whole", place / "cut", 0
     began = time.monotonic()
-    finish([*args, "--out", str(whole)], whole, resume=False)
+    finish(args, whole)
     takes = time.monotonic() - began
     for _ in range(kills):
-        begun = any((cut / name).exists() for name in ("config.toml", "comparison.toml"))
-        resume = begun and args[0] != "reproduce"
-        count += killed(
-            ["resume", str(cut), "--quiet"] if resume else [*args, "--out", str(cut)], random.uniform(0, takes)
-        )
-    finish([*args, "--out", str(cut)], cut, resume=args[0] != "reproduce")
+        count += killed(again(args, cut), random.uniform(0, takes))
+    finish(args, cut)
     ours, theirs = timeless(cut), timeless(whole)
     assert ours.keys() == theirs.keys(), sorted(ours.keys() ^ theirs.keys())
     different = [name for name in ours if ours[name] != theirs[name]]
@@ -95,24 +135,60 @@ def trial(args: list[str], place: Path, kills: int, random: random.Random) -> in
     return count
 
 
+def miniature(folder: Path) -> list[str]:
+    """The command that reproduces a small table, which is put into a folder."""
+    path = folder / "papers" / "small" / "table0.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TABLE)
+    return ["reproduce", str(path.with_suffix("")), "--scale", "quick", "--seeds", "1", "--quiet", "--workers", "1"]
+
+
+def commands(drawn: random.Random, folder: Path) -> list[list[str]]:
+    """Every kind of command without its output folder, in random order."""
+    from fedprior.methods import METHODS
+    from fedprior.wrappers import WRAPPERS
+
+    names = [*METHODS, *(f"{method}+{wrapper}" for wrapper in WRAPPERS for method in ("fedavg", "fedprox"))]
+
+    def more() -> list[str]:
+        return [*DATA, *SHORT, "--workers", drawn.choice(["1", "2"])]
+
+    found = [["run", "--method", name, *drawn.choice([["--no-local"], []]), *more()] for name in names]
+    found += [["compare", "--methods", ",".join(drawn.sample(names, 2)), *more()] for _ in range(10)]
+    found += [
+        ["run", "--method", name, "--no-local", *DATA, *SHORT, "engine=ray"] for name in ("fedavg", "fedmap", "ditto")
+    ]
+    found += [[*miniature(folder)[:-1], drawn.choice(["1", "2"])] for _ in range(6)]
+    drawn.shuffle(found)
+    return found
+
+
+def endless(drawn: random.Random, folder: Path) -> Iterator[list[str]]:
+    """All commands, again and again."""
+    while True:
+        yield from commands(drawn, folder)
+
+
 def main() -> None:
-    """So many kills as the first argument says, three in a row of each command."""
+    """So many kills as the first argument says."""
     wanted, drawn = int(sys.argv[1]), random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    table = sys.argv[3] if len(sys.argv) > 3 else None
-    count = failures = 0
-    while count < wanted:
-        args = ["reproduce", table, "--quiet", "--scale", "quick"] if table else commands(drawn)
-        place = Path(tempfile.mkdtemp())
-        try:
-            count += trial(args, place, 3, drawn)
-            print(f"{count:4} equal  {' '.join(args)}", flush=True)
-        except AssertionError as error:
-            failures += 1
-            count += 1
-            print(f"{count:4} DIFFERENT  {error}", flush=True)
-        finally:
-            shutil.rmtree(place)
-    print(f"{count} kills, {failures} failures")
+    count = trials = failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for args in endless(drawn, Path(folder)):
+            place = Path(folder) / "trial"
+            place.mkdir()
+            try:
+                count += trial(args, place, IN_A_ROW, drawn)
+                print(f"{count:4} equal  {' '.join(args)}", flush=True)
+            except AssertionError as error:
+                failures += 1
+                print(f"{count:4} DIFFERENT  {' '.join(args)}  {error}", flush=True)
+            finally:
+                trials += 1
+                shutil.rmtree(place)
+            if count >= wanted:
+                break
+    print(f"{count} kills of {trials} commands, {failures} failures")
 
 
 if __name__ == "__main__":

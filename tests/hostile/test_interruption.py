@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fedprior.files import folder_lock
-from hostile.kills import COMMAND, DATA, trial
+from hostile.kills import COMMAND, DATA, miniature, trial
 
 LONG = ["--quiet", "--rounds", "100000", "eval_every=1", "checkpoint_every=1", "train.epochs=1", "chunk=1"]
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
@@ -119,6 +119,11 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
     "args", [["run", "--method", "fedmap+ft"], ["compare", "--methods", "ditto"]], ids=lambda a: a[0]
 )
 def test_killed_four_times_equals_left_alone(args: list[str], tmp_path: Path) -> None:
-    """At random moments from the first instant on; `python tests/hostile/kills.py 100` does more."""
+    """At random moments from the first instant on; `python tests/hostile/kills.py 200` does more."""
     short = ["--rounds", "6", "--quiet", "train.epochs=1", "checkpoint_every=1", "eval_every=2", "--workers", "1"]
     trial([*args, *DATA, *short], tmp_path, 4, random.Random(0))
+
+
+def test_a_table_killed_twice_equals_one_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    trial(miniature(tmp_path), tmp_path / "place", 2, random.Random(1))
