@@ -1,8 +1,8 @@
 """The engine: stacks of clients × worker processes, one torch thread each.
 
-It owns what a run keeps between rounds. Clients' states and uplinks lie in memory that all workers share, so a round
-sends only row numbers through the pipes; and the same code runs in this process, or as tasks on a Ray cluster. Who does
-the jobs is a `Runner`; the engine is told who came back, and counts those alone.
+It owns what a run keeps between rounds. Clients' states and uplinks are in memory that all workers share, so a round
+sends only row numbers through the pipes. The same code runs in this process, in worker processes or as tasks on a Ray
+cluster: a `Runner` does the jobs. The engine is told which clients answered, and counts only those.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ __all__ = [
 ]
 
 Workers = int | Literal["auto"]
-"""How many worker processes. `auto`: one per core, once the run has lasted as long as it takes to start them."""
+"""Number of worker processes. `auto`: one per core, started once the run has lasted as long as starting them takes."""
 
 NO_ANSWER = "no answer"
 LINES = 5
-"""Of a client in the journal at an evaluation: its own model and the global one on two splits, and its logs."""
+"""Journal lines per client and evaluation: its own model and the global one on two splits, and its logs."""
 
 
 class Round(NamedTuple):
-    """What came of a round."""
+    """The outcome of a round."""
 
     logs: dict[str, NDArray[np.float64]]  # name -> [N], nan for those who did not train
-    counted: list[int]  # clients whose uplinks are in the new prior; none: it stayed as it was
-    left_out: dict[int, str]  # clients whose update does not count, and why
+    counted: list[int]  # clients whose uplinks are in the new prior; if empty, it is unchanged
+    left_out: dict[int, str]  # clients whose update was discarded, and why
 
 
 class Evaluation(NamedTuple):
-    """Every client's metrics, and its predictions where they are at hand: split -> one entry per client."""
+    """Every client's metrics, and its predictions where they are available: split -> one entry per client."""
 
     scores: dict[str, list[Values]]
     predictions: Predictions
@@ -105,8 +105,8 @@ class Engine:
         self.need = self._need(shapes, at_work, evaluations)
         self.need.check(self.sharing)
         self.memory = self._memory(shapes)
-        self.kept: Any = None  # the personal models that `keep` was asked for
-        self.prior: Any = None  # the server's state that they were made with, if it is fit for others too
+        self.kept: Any = None  # the personal models that `keep` stored
+        self.prior: Any = None  # the server's state that they were made with, if other clients could use it too
         self.logs: dict[str, NDArray[np.float64]] = {}  # of each client's last update, [N]
         self.updated = np.zeros(len(federation), dtype=np.int64)  # the round of that update, from 1; 0: none yet
         start = runner or self._local(at_work, workers == "auto", start_method)
@@ -132,7 +132,7 @@ class Engine:
         return list(range(len(self.federation)))
 
     def _rehearse(self) -> Shapes:
-        """A made-up client takes a round of no steps, and shows what states, messages and models look like."""
+        """The shapes of states, messages and models, from a dummy client that takes a round of zero steps."""
         return rehearsed(self.context, self.server, self.ids)
 
     def _need(self, shapes: Shapes, workers: int, evaluations: int) -> Need:
@@ -147,7 +147,7 @@ class Engine:
         return workers if workers != "auto" else min(cores(), len(self._stacks(self.everyone)))
 
     def _memory(self, shapes: Shapes) -> Memory:
-        """Room for every client's state, uplink, message and personal model."""
+        """Memory for every client's state, uplink, message and personal model."""
         n = len(self.federation)
         return Memory(
             states=tree.map(lambda leaf: self._room(leaf, n), shapes.state),
@@ -175,10 +175,10 @@ class Engine:
             target.copy_(value)
 
     def round(self, number: int, trainers: list[int], reporters: list[int]) -> Round:
-        """One round: everyone in `trainers` trains, and those of the `reporters` who answer are aggregated.
+        """One round: all `trainers` train, and the uplinks of the `reporters` that answer are aggregated.
 
-        An update that did not come back, or is not finite, did not happen: neither the prior nor the client's own
-        state has anything of it.
+        An update that did not come back, or is not finite, is discarded: neither the prior nor the client's own state
+        changes because of it.
         """
         self._broadcast()
         reporters = sorted(reporters, key=lambda i: self.federation.clients[i])
@@ -201,7 +201,7 @@ class Engine:
         self.server = server
 
     def _own(self, leaf: Tensor) -> Tensor:
-        """The next round writes over the uplinks: a server state must not lie among them."""
+        """A copy if the leaf shares memory with the uplinks, which the next round overwrites."""
         pointers = {up.untyped_storage().data_ptr() for up in tree.leaves(self.memory.ups)}
         return leaf.clone() if leaf.untyped_storage().data_ptr() in pointers else leaf
 
@@ -221,7 +221,7 @@ class Engine:
         return tree.nbytes(tree.index(memory.ups, slice(1))), tree.nbytes(down)
 
     def evaluate(self, number: int, splits: tuple[str, ...]) -> Evaluation:
-        """Every client's personal model after round `number`, judged where the client's examples are."""
+        """Evaluate every client's personal model after round `number`, where the client's examples are."""
         self._broadcast()
         scores: dict[str, list[Values]] = {s: [{} for _ in self.everyone] for s in splits}
         found: Predictions = {s: [np.empty((0, 0), np.float32)] * len(self.federation) for s in splits}
@@ -240,7 +240,7 @@ class Engine:
             data = self.federation.split(split)
             found[split] = [nothing] * len(data)
             for c, size in enumerate(data.size):
-                if size or c == 0:  # the first one says whether there is a global model
+                if size or c == 0:  # the first client shows whether there is a global model
                     predictive = self.method.predict_global(self.server, data.client(c)[0])
                     if predictive is None:
                         return None
@@ -248,15 +248,15 @@ class Engine:
         return found
 
     def keep(self) -> None:
-        """Remember the personal models as they were last evaluated, and their prior: validation chose them.
+        """Keep a copy of the personal models as last evaluated, and of their prior, because validation chose them.
 
-        A server that has a part for each client is no prior for others, and as large as all their models.
+        A server state with a part for each client is not a prior for others, and as large as all their models.
         """
         self.kept = tree.clone(self.memory.personal)
         self.prior = None if self.memory.addressed else self.server
 
     def snapshot(self) -> dict[str, Tensor]:
-        """All that a checkpoint must hold: with it, `restore` goes on as if nothing had been interrupted."""
+        """Everything a checkpoint must hold for `restore` to continue as if there had been no interruption."""
         memory, logs = self.memory, {name: torch.from_numpy(values) for name, values in self.logs.items()}
         state = {"server": self.server, "states": memory.states, "joined": memory.joined, "logs": logs}
         kept = {} if self.kept is None else {"kept": self.kept}
@@ -264,7 +264,7 @@ class Engine:
         return tree.flatten({**state, **kept, "updated": torch.from_numpy(self.updated)})
 
     def restore(self, flat: Mapping[str, Tensor]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         server, client, _, _, personal = self.method.types
         self.server = tree.unflatten(server, flat, "server")
         self.memory.joined.copy_(flat["joined"])

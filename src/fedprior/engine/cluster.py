@@ -1,8 +1,8 @@
-"""The same jobs as Ray tasks, for more machines than one.
+"""The same jobs as Ray tasks, for more than one machine.
 
-The context (method and federation) is put into the object store once, where all workers of a machine share it; a
-task carries what its stack reads of the memory and brings back what it learnt. Tasks are pure, so Ray may run one
-again when a machine is lost, and the results are those of the local engine, bit for bit on the same kind of CPU.
+The context (method and federation) is put into the object store once, where all workers on a machine share it. A task
+carries the part of the memory that its stack reads, and returns what it writes. Tasks are pure, so Ray may repeat one
+when a machine is lost, and the results equal those of the local engine bit for bit on the same kind of CPU.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fedprior.engine.stack import Answer, Context, Job, Memory, View, Written
 from fedprior.errors import FedpriorError
 
 Arrays = dict[str, NDArray[Any]]
-"""A tree as the object store takes it: NumPy arrays are read there without a copy, tensors are not."""
+"""A tree as stored in the object store: NumPy arrays are read from it without a copy, tensors are not."""
 
 Sent = list[tuple[str, list[int], Arrays]]
-"""What was written, as it travels."""
+"""What a task wrote, in transit."""
 
-AHEAD = 2  # tasks under way per core: one runs, one has its input ready
+AHEAD = 2  # submitted tasks per core: one runs, one has its input ready
 
 
 def ray_cluster(address: str | None = None) -> RunnerFactory:
@@ -45,7 +45,7 @@ def ray_cluster(address: str | None = None) -> RunnerFactory:
 
 
 class Cluster:
-    """A Ray cluster: the one at `address`, the one RAY_ADDRESS names, or one on this machine alone."""
+    """A Ray cluster: the one at `address`, the one in RAY_ADDRESS, or a new one on this machine only."""
 
     def __init__(self, context: Context, memory: Memory, address: str | None = None) -> None:
         self.ray = _ray()
@@ -63,7 +63,7 @@ class Cluster:
         self.ahead = max(2, int(AHEAD * self.ray.cluster_resources().get("CPU", 1)))
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
-        """Hand out jobs, a bounded number at a time: every one under way holds its input in the object store."""
+        """Submit jobs, a bounded number at a time: until it is done, a job's input stays in the object store."""
         shared = None if self.memory.addressed else self.ray.put(_arrays(self.memory.down))
         waiting, busy = deque(jobs), dict[Any, Job]()
         while waiting or busy:
@@ -97,7 +97,7 @@ class Cluster:
 
 
 def _reach(address: str | None) -> None:
-    """Ray asks a silent address for many minutes: knock first."""
+    """Check that the address answers: Ray itself would wait for many minutes."""
     host, colon, port = (address or "").rpartition(":")
     if not colon or not port.isdecimal() or "//" in host:
         return
@@ -117,7 +117,7 @@ def _task(stored: list[Any], job: Job, states: Arrays, joined: list[bool], down:
 
 @lru_cache(maxsize=1)
 def _context(stored: Any) -> Context:
-    """Unpacked once a worker process."""
+    """Unpacked once per worker process."""
     torch.set_num_threads(1)
     keep_freed_memory()
     context: Context
@@ -148,7 +148,7 @@ def _tree(kind: Any, arrays: Arrays) -> Any:
 
 
 def _tensors(arrays: list[NDArray[Any]]) -> list[torch.Tensor]:
-    """Memory of the object store cannot be written to, and no method writes to what it is given."""
+    """Tensors that share read-only memory with the object store; no method writes to its inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return [torch.from_numpy(array) for array in arrays]

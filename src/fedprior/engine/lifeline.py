@@ -1,4 +1,4 @@
-"""What ties a worker to the process that started it: it ends with it, at once, and leaves interruptions to it."""
+"""Ties a worker to the process that started it: it ends when its parent ends, and leaves interruptions to it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""A terminal, or whoever stops a service, sends them to all processes; the parent alone decides what follows."""
+"""A terminal or a service manager sends these to all processes; only the parent acts on them."""
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put interruptions off while a worker starts: they must not reach it before it knows to ignore them."""
+    """Defer interruptions while a worker starts: they must not reach it before it ignores them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -31,7 +31,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def tie() -> None:
-    """Called in a worker, before anything else."""
+    """To be called in a worker before anything else."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -40,12 +40,12 @@ def tie() -> None:
     assert parent is not None
     if not killed_with_parent():
         threading.Thread(target=_watch, args=(parent.sentinel,), daemon=True).start()
-    elif os.getppid() != parent.pid:  # it ended before it could be asked
+    elif os.getppid() != parent.pid:  # the parent ended before the line above
         os._exit(1)
 
 
 def killed_with_parent() -> bool:
-    """Have the system kill this process when its parent ends; False where it cannot."""
+    """Ask the system to kill this process when its parent ends; False where that is not possible."""
     if sys.platform != "linux":
         return False
     try:

@@ -1,13 +1,13 @@
-"""What makes a process fit for this work: one thread, an allocator that keeps what it has, and enough memory.
+"""Threads, the allocator, and a check that there is enough memory.
 
-What a run needs, in bytes, for N clients, W worker processes and stacks of c clients:
+The bytes that a run needs, for N clients, W worker processes and stacks of c clients:
 
     data + N · (state + uplink + 2 · personal model) + downlink + W · (PROCESS + COPIES · c · weights + GATHER)
          + PREDICTIONS · 4 · P · rows + JOURNAL · N · lines
 
-States, uplinks and personal models are those of one client; the latter are there twice, as last evaluated and as
-selected. All lie in memory that all processes share. Beside them, in this process alone, lie the predictions, P numbers
-for each of the `rows` to validate and to test on, and the journal, `lines` a client in the course of the run.
+State, uplink and personal model are one client's; personal models are kept twice, as last evaluated and as selected.
+All of these are in memory that all processes share. This process alone also holds the predictions (P numbers for each
+of the `rows` of validation and test examples) and the journal (`lines` per client over the whole run).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 PROCESS = 200 << 20  # a worker's own pages: interpreter and torch, less what a fork shares
 PREDICTIONS = 4  # those being made, the last, the selected, and those of the global model
-JOURNAL = 800  # bytes of a client's line: a dictionary and its numbers
-COPIES = 6  # of a stack's weights at work: start, carry, gradients, moments, uplink
+JOURNAL = 800  # bytes per line of a client: a dictionary and its numbers
+COPIES = 6  # of a stack's weights during training: start, carry, gradients, moments, uplink
 
 
 Sharing = Literal["nobody", "fork", "spawn"]
-"""With whom memory is shared: with no process, with children that inherit it, or with such as must open it."""
+"""Who shares the memory: no other process, children that inherit it, or children that must open it."""
 
 
 def how_to_start() -> Literal["fork", "spawn"]:
-    """How workers start: forked where that is safe, so that they are there at once."""
+    """How workers start: by fork where that is safe, because it is fastest."""
     return "fork" if sys.platform == "linux" else "spawn"
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, sharing: Sharing) -> Tensor:
-    """Zeros that take no memory until they are written to."""
+    """Zeros that use no memory until they are written to."""
     count = math.prod(shape)
     if sharing == "fork" and count:
         return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(shape)
@@ -57,9 +57,9 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, sharing: Sharing) -> Tenso
 def keep_freed_memory() -> None:
     """Stop glibc from handing large blocks back to the kernel after every step.
 
-    A stack of gradients is some megabytes; returned and asked for again each step, its page faults cost as much as
-    the arithmetic. What was freed before, such as copies made while data were loaded, is handed back first. Elsewhere
-    than on glibc this does nothing.
+    A stack of gradients takes a few megabytes; if it is returned and requested again at each step, the page faults
+    cost as much as the arithmetic. Memory freed earlier, such as copies made while loading data, is returned first.
+    Without glibc this does nothing.
     """
     if sys.platform != "linux":
         return
@@ -72,7 +72,7 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """One intra-op thread: parallelism comes from processes. Many threads on a busy machine collapse."""
+    """One intra-op thread: parallelism comes from processes, and many threads are very slow on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -82,11 +82,11 @@ def single_thread() -> Iterator[None]:
 
 
 class Need(NamedTuple):
-    """Bytes that a run will take beside its data, which are loaded already."""
+    """Bytes that a run needs in addition to its data, which are already loaded."""
 
     kept: int  # states, uplinks and the downlink
     working: int  # all workers together
-    told: int = 0  # predictions and journal, in this process alone
+    told: int = 0  # predictions and journal, in this process only
 
     def check(self, sharing: Sharing) -> None:
         """Refuse a run that cannot fit, before it starts."""
@@ -118,9 +118,9 @@ def need(
     predicted: int = 0,
     lines: int = 0,
 ) -> Need:
-    """The formula; `state`, `up`, `personal` and `weights` are the bytes of one client's, `down` those of all.
+    """The formula; `state`, `up`, `personal` and `weights` are bytes per client, `down` is the total of the downlink.
 
-    `predicted` are the numbers that one evaluation predicts, `lines` those of a client in the journal.
+    `predicted` is how many numbers one evaluation predicts, `lines` how many journal lines each client has.
     """
     return Need(
         clients * (state + up + 2 * personal) + down,
@@ -130,7 +130,7 @@ def need(
 
 
 def shared_room() -> int | None:
-    """Bytes left for shared memory; containers often give 64 MiB."""
+    """Free bytes of shared memory; containers often have only 64 MiB."""
     with contextlib.suppress(OSError):
         found = os.statvfs("/dev/shm")
         return found.f_bavail * found.f_frsize
@@ -138,5 +138,5 @@ def shared_room() -> int | None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

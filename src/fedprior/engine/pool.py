@@ -1,7 +1,7 @@
-"""Who does the jobs: this process, worker processes, or this process until workers would pay.
+"""Runners of jobs: this process, worker processes, or this process until starting workers pays off.
 
-A worker has the whole context, takes jobs from a pipe, and reads and writes the run's memory, which all share; so only
-row numbers go through the pipes.
+A worker has the whole context, takes jobs from a pipe, and reads and writes the run's shared memory, so only row
+numbers go through the pipes.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ Done = Callable[[Answer], None]
 RunnerFactory = Callable[[Context, Memory], "Runner"]
 
 START_SECONDS = {"fork": 0.1, "spawn": 5.0}
-"""Work from which workers pay (`benchmarks/start.py`). Importing torch anew, as spawned ones do, takes 3 s."""
+"""Seconds of work after which workers pay off (`benchmarks/start.py`); a spawned one takes 3 s to import torch."""
 
 
 class Runner(Protocol):
-    """Whoever does the jobs."""
+    """Does the jobs."""
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
-        """Do them, in any order; `done` sees each answer as it arrives.
+        """Do all jobs, in any order; `done` is called with each answer as it arrives.
 
-        Where clients are elsewhere, an answer may say that some are left out, or never come.
+        If clients are on other machines, an answer may leave some of them out, or may never arrive.
         """
 
     def close(self) -> None:
-        """The run is over."""
+        """End the run."""
 
 
 def do(context: Context, memory: Memory, job: Job) -> Answer:
-    """A job, where the memory is at hand."""
+    """Do a job in a process that has access to the memory."""
     answer, written = context.work(job, memory.view(job.rows))
     memory.keep(written)
     return answer
 
 
 class Here:
-    """This process, and workers once it has worked as long as it takes to start them (`workers` > 1)."""
+    """This process; if `workers` > 1, also worker processes once it has worked as long as starting them takes."""
 
     def __init__(self, context: Context, memory: Memory, workers: int = 1) -> None:
         self.context, self.memory, self.workers = context, memory, workers
@@ -60,7 +60,7 @@ class Here:
     pool: Pool | None
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
-        """One after another; what is left when the time has come goes to workers."""
+        """Do jobs one after another; once workers have started, the rest goes to them."""
         waiting, began = deque(jobs), time.perf_counter()
         while waiting and self.pool is None:
             if self.workers > 1 and len(waiting) > 1 and self.spent > START_SECONDS[how_to_start()]:
@@ -78,13 +78,13 @@ class Here:
 
 
 class Pool:
-    """Some worker processes."""
+    """A number of worker processes."""
 
     def __init__(self, context: Context, memory: Memory, workers: int, how: str | None = None) -> None:
         how = how or how_to_start()
         processes = multiprocessing.get_context(how)
         if how != "fork":
-            context.federation.share_memory()  # a fork sees it anyway
+            context.federation.share_memory()  # a forked process has it anyway
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
         self.busy: set[Connection] = set()
@@ -94,8 +94,7 @@ class Pool:
         except OSError as error:
             self.close()
             raise FedpriorError(
-                f"the system starts no more than {len(self.processes)} of {workers} workers ({error.strerror}): use "
-                "fewer workers."
+                f"only {len(self.processes)} of {workers} workers could be started ({error.strerror}): use fewer."
             ) from None
         except BaseException:
             self.close()
@@ -111,7 +110,7 @@ class Pool:
         theirs.close()
 
     def run(self, jobs: Sequence[Job], done: Done) -> None:
-        """Hand out jobs, first come first served."""
+        """Give each worker a job, and the next one when it answers."""
         try:
             self._run(jobs, done)
         except (EOFError, OSError):
@@ -137,7 +136,7 @@ class Pool:
                     busy.discard(ready)
 
     def close(self) -> None:
-        """End the workers: at once those that are at work, which nobody waits for any more."""
+        """End the workers; those still at work are killed, because nobody waits for their answers."""
         for connection, process in zip(self.connections, self.processes, strict=True):
             if connection in self.busy:
                 process.kill()
@@ -172,7 +171,7 @@ def _work(connection: Connection, context: Context, memory: Memory) -> None:
 
 
 class WorkerError(Exception):
-    """What went wrong in a worker, and with which clients."""
+    """An error in a worker, with the names of the clients that it was working on."""
 
     def __init__(self, message: str, clients: str, detail: str) -> None:
         super().__init__(message, clients, detail)

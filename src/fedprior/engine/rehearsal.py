@@ -1,4 +1,4 @@
-"""What states, messages and personal models look like, found out without a row of data."""
+"""The shapes of states, messages and personal models, found without any data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedprior.rng import Key
 
 
 class Shapes(NamedTuple):
-    """Trees of one client, to lay out memory by."""
+    """One client's trees, from which memory is laid out."""
 
     state: Any
     up: Any
@@ -26,27 +26,27 @@ class Shapes(NamedTuple):
 
 
 def rehearsed(context: Context, server: Any, ids: Tensor) -> Shapes:
-    """A made-up client takes a round of no steps and is evaluated."""
+    """Let a dummy client take a round of zero steps and be evaluated."""
     rehearsal = context.method.using(context.method.task, replace(context.method.train, steps=0))
     down = rehearsal.broadcast(server, ids)
     context = replace(context, method=rehearsal, federation=blank_client(context.federation))
     view = View(None, [False], tree.index(down, slice(1)) if rehearsal.hints.personal_downlink else down)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they would be about an example that is made up
+        warnings.simplefilter("ignore")  # they would be about the dummy examples
         _, (state, up) = context.work(TrainJob([0], [0], 0), view)
         _, (personal,) = context.work(EvaluateJob([0], (), 0), View(state.values, [True], view.down))
     return Shapes(state.values, up.values, personal.values, down)
 
 
 def personal_model(method: AnyMethod, federation: Federation) -> Any:
-    """A personal model of nobody, as a stack of one: it shows which entries such models have."""
+    """The personal model of a dummy client, as a stack of one: it shows which entries such models have."""
     root = Key.from_seed(0)
     server = method.init_server(root, len(federation))
     return rehearsed(Context(method, federation, root), server, torch.arange(len(federation))).personal
 
 
 def blank_client(federation: Federation) -> Federation:
-    """A federation of one client that has two examples of nothing: as much as shapes depend on."""
+    """A federation of one dummy client with two blank examples: shapes depend on nothing more."""
     x = torch.zeros(2, *federation.shape, dtype=federation.train.x.dtype)
     data = ClientData.single(x, torch.zeros(2, dtype=federation.train.y.dtype))
     return replace(federation, clients=("",), train=data, validation=data, test=data)

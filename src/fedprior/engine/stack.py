@@ -1,4 +1,4 @@
-"""Stacks of clients: how a cohort is cut into them, and what is done with one."""
+"""Stacks of clients: how a cohort is cut into stacks, and the jobs that one stack does."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ SPLIT_WORK = 2_000_000  # products in a cohort's forward pass from which two sta
 
 
 def chunk_size(chunk: int | Literal["auto"], method: AnyMethod) -> int:
-    """The largest stack: as given, or as many small models as run well together and convolutional ones singly.
+    """The largest stack: as given, or by default as many small models as run well together, or one convolutional.
 
-    A method with phases in which only heads train gets a few convolutional models at once, for the sake of the heads.
+    A method with phases in which only heads are trained gets a few convolutional models, so that heads can be stacked.
     """
     if chunk != "auto":
         return chunk
@@ -42,16 +42,16 @@ def chunk_size(chunk: int | Literal["auto"], method: AnyMethod) -> int:
 
 
 def least_stacks(method: AnyMethod, clients: int) -> int:
-    """How many stacks a cohort is cut into at least: enough to keep two cores busy where that pays."""
+    """Minimum number of stacks of a cohort: enough to keep two cores busy where that pays off."""
     if not method.task.stackable:
         return HEAD_CLIENTS
     return 2 if clients * method.train.batch_size * method.task.size >= SPLIT_WORK else 1
 
 
 def compose(rows: Sequence[int], federation: Federation, largest: int, least: int = 1) -> list[list[int]]:
-    """Cut a cohort into `least` or more stacks of nearly equal length, clients of like size together.
+    """Cut a cohort into `least` or more stacks of nearly equal length, with clients of similar size together.
 
-    A function of the cohort alone: not of the number of workers, nor of the order of the clients.
+    The result depends on the cohort only, not on the number of workers or the order of the clients.
     """
     ordered = sorted(rows, key=lambda i: (-federation.train.size[i], federation.clients[i]))
     stacks = max(-(-len(ordered) // largest), min(least, len(ordered)))
@@ -60,7 +60,7 @@ def compose(rows: Sequence[int], federation: Federation, largest: int, least: in
 
 
 class View(NamedTuple):
-    """What a job reads of the run's memory: all that travels to a worker elsewhere."""
+    """The part of the run's memory that a job reads: everything that is sent to a worker on another machine."""
 
     states: Any  # C  [c, ...]
     joined: list[bool]  # [c]
@@ -68,7 +68,7 @@ class View(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a job adds to the run's memory: all that travels back from a worker elsewhere."""
+    """What a job writes to the run's memory: everything that a worker on another machine sends back."""
 
     where: Literal["states", "ups", "personal"]
     rows: list[int]
@@ -76,7 +76,7 @@ class Written(NamedTuple):
 
 
 class TrainJob(NamedTuple):
-    """Let a stack train; `slots` say where in `ups` each one's uplink goes, -1 for those that do not report."""
+    """Train a stack; `slots` are the rows of `ups` for each client's uplink, -1 for clients that do not report."""
 
     rows: list[int]
     slots: list[int]
@@ -84,7 +84,7 @@ class TrainJob(NamedTuple):
 
 
 class EvaluateJob(NamedTuple):
-    """Let a stack personalise, and judge the personal models on the given splits."""
+    """Personalise a stack, and evaluate the personal models on the given splits."""
 
     rows: list[int]
     splits: tuple[str, ...]
@@ -97,18 +97,18 @@ Predictions = dict[str, list[NDArray[np.float32]]]  # split -> predictive distri
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes back from a job beside what is written."""
+    """What a job returns, apart from what it writes."""
 
     rows: list[int]
     logs: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    left_out: dict[int, str] = field(default_factory=dict)  # rows whose update does not count, and why
+    left_out: dict[int, str] = field(default_factory=dict)  # rows whose update is discarded, and why
     scores: dict[str, list[Values]] = field(default_factory=dict)  # split -> metrics of each client
     predictions: Predictions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a run keeps: every client's state, the uplinks of the round, the newest downlink, the personal models."""
+    """What a run keeps: every client's state, the round's uplinks, the newest downlink and the personal models."""
 
     states: Any  # C  [N, ...]
     joined: Tensor  # [N] bool
@@ -118,20 +118,20 @@ class Memory:
     addressed: bool  # the downlink is one message per client
 
     def view(self, rows: list[int]) -> View:
-        """Rows as they lie in memory where they follow each other (which no method may write to), else copies."""
+        """Views of consecutive rows (which no method may write to), or copies of others."""
         chosen = _compact(rows)
         down = tree.index(self.down, chosen) if self.addressed else self.down
         return View(tree.index(self.states, chosen), self.joined[rows].tolist(), down)
 
     def keep(self, written: Sequence[Written]) -> None:
-        """Write what a stack has learnt."""
+        """Store what a job wrote."""
         for part in written:
             _write(getattr(self, part.where), part.rows, part.values, part.where)
 
 
 @dataclass(frozen=True)
 class Context:
-    """Everything a worker needs to do any job, given what the job reads of the memory."""
+    """Everything a worker needs to do any job, apart from the part of the memory that the job reads."""
 
     method: AnyMethod
     federation: Federation
@@ -150,7 +150,7 @@ class Context:
         return self._keys[rows]
 
     def _states(self, rows: list[int], view: View, down: Any) -> Any:
-        """The stack's states; clients that are new get theirs now."""
+        """The stack's states; new clients get their initial ones."""
         new = [k for k, joined in enumerate(view.joined) if not joined]
         if not new:
             return view.states
@@ -209,14 +209,14 @@ NOT_FINITE = "its update is not finite"
 
 
 def finite(up: Any, state: Any, clients: int) -> list[bool]:
-    """Whether all numbers that a client sends and keeps are finite; such that cannot be added up count as infinite.
+    """Whether all numbers that a client sends and keeps are finite, judged by their sum, which must not overflow.
 
-    A method that sends nothing is not looked at: nobody else can be spoilt, and its own failure is to be seen.
+    Methods that send nothing are not checked: they cannot harm other clients, and their own failure should be visible.
     """
     sent = tree.leaves(up)
     kept = {leaf.data_ptr(): leaf for leaf in (*sent, *tree.leaves(state)) if leaf.is_floating_point()} if sent else {}
     total = torch.zeros(clients, dtype=torch.float64)
-    for leaf in kept.values():  # what is both sent and kept, once
+    for leaf in kept.values():  # each tensor once, even if it is both sent and kept
         total += leaf.reshape(clients, -1).sum(1)
     return [bool(ok) for ok in torch.isfinite(total)]
 
@@ -226,7 +226,7 @@ def _rows(values: Any, rows: list[int], count: int) -> Any:
 
 
 def _compact(rows: list[int]) -> slice | list[int]:
-    """Rows that follow each other as a slice: no copy to read them, and half the time to write them."""
+    """Consecutive rows as a slice: reading them makes no copy, and writing them takes half the time."""
     first, last = rows[0], rows[0] + len(rows)
     return slice(first, last) if rows == list(range(first, last)) else rows
 
@@ -238,8 +238,8 @@ def _write(memory: Any, rows: list[int], values: Any, what: str) -> None:
     for (path, target), value in zip(tree.items(memory), tree.leaves(values), strict=True):
         if value.shape[1:] != target.shape[1:]:
             raise FedpriorError(
-                f"the entry '{path}' of a client's {what} has the shape {tuple(value.shape[1:])} at one client and "
-                f"{tuple(target.shape[1:])} at another: it must not depend on the number of examples."
+                f"the entry '{path}' of a client's {what} has shape {tuple(value.shape[1:])} at one client and "
+                f"{tuple(target.shape[1:])} at another: shapes must not depend on the number of examples."
             )
-        if value.data_ptr() != target[rows[0]].data_ptr():  # else a state came back as it was
+        if value.data_ptr() != target[rows[0]].data_ptr():  # otherwise the state came back unchanged
             target[where] = value
