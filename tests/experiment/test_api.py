@@ -65,7 +65,7 @@ def test_divergence_is_said_once(data: Federation) -> None:
     """A step of 1e30 overflows; the run ends all the same, and says what to do."""
     wild, words = (
         FedAvg(train=Train(lr=1e30, epochs=3, batch_size=8)),
-        r"^FedAvg is in trouble in round 1: \d of \d clients",
+        r"^FedAvg is diverging in round 1: \d of \d clients",
     )
     with pytest.warns(FedpriorWarning, match=words) as found:
         fedprior.run(wild, data, model={"name": "mlp", "hidden": [7]}, rounds=4)

@@ -219,14 +219,14 @@ def test_the_first_newcomers_are_the_first_by_name() -> None:
 
 @pytest.mark.parametrize("newcomers", [20, 21])
 def test_somebody_must_be_there_from_the_start(newcomers: int) -> None:
-    with pytest.raises(FedpriorError, match=f"newcomers = {newcomers} leaves nobody of 20 to train: lower it"):
+    with pytest.raises(FedpriorError, match=f"newcomers = {newcomers} leaves none of 20 clients to train: lower it"):
         draw(Participation(newcomers=newcomers))
     assert len(draw(Participation(newcomers=19)).trainers) == 1
 
 
 def test_too_many_newcomers_write_nothing(tmp_path: Path) -> None:
     data = fedprior.data.load("synthetic", samples=20)
-    with pytest.raises(FedpriorError, match="newcomers = 10 leaves nobody of 10"):
+    with pytest.raises(FedpriorError, match="newcomers = 10 leaves none of 10 clients"):
         fedprior.run(FedAvg(), data, out=tmp_path / "new", participation={"newcomers": 10})
     assert not (tmp_path / "new").exists()
 

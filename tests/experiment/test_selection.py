@@ -160,7 +160,7 @@ def test_without_validation_examples_it_is_the_last() -> None:
 def test_the_last_if_so_asked() -> None:
     result = run((0.9, 0.6, 0.5), select="last")
     assert result.selected == kept(result) == 3
-    assert result.summary["selected"]["by"] == "the last round, as asked"
+    assert result.summary["selected"]["by"] == "the last round, as requested"
 
 
 @pytest.mark.usefixtures("scripted")

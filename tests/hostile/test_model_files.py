@@ -75,7 +75,7 @@ def replaced(name: str, value: torch.Tensor) -> Any:
         (replaced("w/head.bias", torch.zeros(3)), r"'w/head.bias' .* is float32 \[3\] and should be float32 \[2\]"),
         (replaced("w/head.bias", torch.zeros(())), "should be"),
         (replaced("w/head.bias", torch.zeros(2, dtype=torch.float64)), "is float64"),
-        (replaced("w/other", torch.zeros(2)), "has 'w/other', which its method does not know"),
+        (replaced("w/other", torch.zeros(2)), "has 'w/other', which its method does not have"),
     ],
 )
 @pytest.mark.parametrize("keep_checksum", [True, False])

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from fedprior.report.portrait import Portrait
 
 app = typer.Typer(help="The data sets, and what a federation looks like.", no_args_is_help=True)
-Force = Annotated[bool, typer.Option("--force", help="replace what is stored")]
+Force = Annotated[bool, typer.Option("--force", help="replace the stored copy")]
 Name = Annotated[str, typer.Argument(help="data set, see `fedprior data list`")]
 LINES = 5.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 @app.command("list")
 def list_data(as_json: Json = False) -> None:
-    """List the data sets and the ways to spread them over clients."""
+    """List the data sets and the ways to partition them over clients."""
     from fedprior.data.datasets import catalogue
 
     entries = [entry | _stored(entry["name"]) for entry in catalogue()]
@@ -50,7 +50,7 @@ def list_data(as_json: Json = False) -> None:
 
 
 def _stored(name: str) -> dict[str, Any]:
-    """What the store knows of a data set, if it is one that is stored."""
+    """The state of a data set, if it is one that is stored."""
     from fedprior.data import store
     from fedprior.data.registry import DATASETS
 
@@ -88,7 +88,7 @@ def _state(entry: dict[str, Any]) -> str:
 
 @app.command("fetch")
 def fetch(name: Name, force: Force = False) -> None:
-    """Download a data set, check it and store it; what was interrupted goes on where it was."""
+    """Download a data set, check it and store it; an interrupted download is continued."""
     from fedprior.data import store
 
     with interruptible(lambda: "run it again to continue"), _bar() as tell:
@@ -99,10 +99,10 @@ def fetch(name: Name, force: Force = False) -> None:
 @app.command("import")
 def import_data(
     name: Name,
-    files: Annotated[list[Path], typer.Argument(help="files, folders or archives that hold it")],
+    files: Annotated[list[Path], typer.Argument(help="files, folders or archives that contain it")],
     force: Force = False,
 ) -> None:
-    """Store a data set from files that you have, once they have been checked."""
+    """Check files that you have, and store them as a data set."""
     from fedprior.data import store
 
     console = Console(stderr=True)
@@ -122,7 +122,7 @@ def _told(manifest: StoredManifest) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Any]:
-    """Bytes, speed and time left: a bar on a terminal, a line now and then elsewhere."""
+    """Bytes, speed and remaining time: a bar on a terminal, otherwise a line now and then."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
@@ -139,7 +139,7 @@ def _bar() -> Iterator[Any]:
 
         def tell(done: int, total: int | None, what: str) -> None:
             nonlocal task, label, said
-            if task is None or what != label:  # a new file has a speed of its own
+            if task is None or what != label:  # speed is measured per file
                 if task is not None:
                     bar.remove_task(task)
                 task, label = bar.add_task(visible(what), total=total), what
@@ -158,13 +158,11 @@ def describe(
     options: Options = None,
     seed: Annotated[int, typer.Option("--seed", help="seed of the partition")] = 0,
     as_json: Json = False,
-    png: Annotated[Path | None, typer.Option("--png", help="draw it into this file")] = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="draw it into this file")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="draw it into this web page, which is complete in one file")
-    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="draw it as this PNG file")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="draw it as this SVG file")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="draw it as this self-contained web page")] = None,
 ) -> None:
-    """Show a federation: every client's sizes and labels, and how unequal they are."""
+    """Show a federation: every client's sizes and labels, and how much clients differ."""
     from fedprior.experiment.config import parse
     from fedprior.report import portrait, tables
 

@@ -1,4 +1,4 @@
-"""The command: parses, calls the library, prints. Whatever is wrong becomes one sentence and exit code 2."""
+"""The command: parses, calls the library, prints. Every error becomes one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ after.register(app)
 
 Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
-Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything")]
+Seed = Annotated[int | None, typer.Option("--seed", help="seed of the partition, the weights and every draw")]
 Workers = Annotated[
     str | None, typer.Option("--workers", help="worker processes, or auto; results do not depend on it")
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="a new folder for the results")]
+Out = Annotated[Path | None, typer.Option("--out", help="new folder for the results")]
 File = Annotated[Path | None, typer.Option("--config", help="a TOML file with the same keys as the overrides")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")]
 
 
 def main() -> None:
-    """Entry point: errors and warnings meant for people go to stderr, each in one line and each warning once."""
+    """Entry point: errors and warnings go to stderr, one line each, and each warning only once."""
     replace_unknown()
     said: set[str] = set()
 
@@ -62,7 +62,9 @@ def main() -> None:
     with handled(), warnings.catch_warnings():
         warnings.showwarning = warn  # type: ignore[assignment]
         try:
-            sys.exit(app(standalone_mode=False, prog_name="fedprior"))  # else the parser draws boxes around its errors
+            sys.exit(
+                app(standalone_mode=False, prog_name="fedprior")
+            )  # otherwise the parser draws boxes around its errors
         except (FedpriorError, OSError) as error:
             told = str(error if isinstance(error, FedpriorError) else of_the_disk(error))
         except UnicodeEncodeError as error:
@@ -82,14 +84,14 @@ def main() -> None:
 
 
 def _usage(error: Any) -> str:
-    """What the parser says about options and commands, in one line; nothing where it has printed the help."""
+    """The parser's message about options and commands in one line; empty if it has printed the help."""
     said = cut(" ".join(error.format_message().split()), 400)
     stop = "" if said.endswith((".", "?")) else "."
     return f"{said}{stop} See `{error.ctx.command_path if error.ctx else 'fedprior'} --help`." if said else ""
 
 
 def _unnameable(error: UnicodeEncodeError) -> str:
-    """The locale of this process has no such character, and the names of files are in its encoding."""
+    """The message for a file name with a character that the locale's encoding does not have."""
     told = f"'{error.object}' cannot be written in this system's encoding, {error.encoding}"
     return visible(f"{told}: set PYTHONUTF8=1, or a locale with UTF-8 such as LC_ALL=C.UTF-8.")
 
@@ -108,7 +110,7 @@ def _root(
 
 
 def _free(stem: str) -> Path:
-    """`runs/<stem>`, with a number behind it when that is taken."""
+    """`runs/<stem>`, with a number appended if that exists."""
     folder, k = Path("runs") / stem, 2
     while folder.exists():
         folder, k = Path("runs") / f"{stem}-{k}", k + 1
@@ -139,7 +141,7 @@ def _finish(found: Result | Comparison, folder: Path, *, quiet: bool, as_json: b
 
 
 def _details(results: Mapping[str, Result], width: int) -> list[Any]:
-    """Client by client, as far as it fits on the screen."""
+    """Tables of individual clients, if they fit on the screen."""
     from fedprior.report import tables
 
     if len(results) == 1:
@@ -158,7 +160,7 @@ def run(
     out: Out = None,
     config: File = None,
     reference: Annotated[
-        bool, typer.Option("--local/--no-local", help="train Local beside it, at the same budget")
+        bool, typer.Option("--local/--no-local", help="also train Local, with the same budget")
     ] = True,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -199,9 +201,7 @@ def compare(
     workers: Workers = None,
     out: Out = None,
     config: File = None,
-    baselines: Annotated[
-        bool, typer.Option("--baselines/--no-baselines", help="always run Local and FedAvg-FT too")
-    ] = True,
+    baselines: Annotated[bool, typer.Option("--baselines/--no-baselines", help="also run Local and FedAvg-FT")] = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -239,7 +239,7 @@ def compare(
 
 
 def _chosen(given: Mapping[str, dict[str, Any]], methods: str, beside: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """What is compared, name by name, each with its options; those of a method that is not are refused."""
+    """The methods to compare, each with its options; options of any other method are refused."""
     from fedprior.protocol import METHODS
 
     named = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
@@ -252,7 +252,9 @@ def _chosen(given: Mapping[str, dict[str, Any]], methods: str, beside: tuple[str
     chosen |= {name: given.get(name, {}) for name in beside if name not in chosen}
     for name in given:
         if name not in chosen:
-            raise FedpriorError(f"methods.{name} has options, but is not compared: add it to --methods.")
+            raise FedpriorError(
+                f"methods.{name} has options but is not among the compared methods: add it to --methods."
+            )
     return chosen
 
 
@@ -274,7 +276,7 @@ def resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Continue what was interrupted; the result is the same, bit for bit, as without the interruption."""
+    """Continue an interrupted run or comparison; the result is the same, bit for bit, as without the interruption."""
     with loading("PyTorch and data", quiet=quiet or as_json):
         from fedprior import experiment
         from fedprior.cli.progress import RunProgress

@@ -27,7 +27,7 @@ def duration(minutes: float) -> str:
 
 
 def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False) -> None:
-    """List the papers' tables and whether they have been run, can be run, or lack data."""
+    """List the papers' tables, and whether they have been run, can be run, or lack data."""
     from fedprior.papers import listing
 
     tables = listing()
@@ -68,15 +68,17 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="table, see `fedprior papers`")],
-    scale: Annotated[Literal["paper", "quick"], typer.Option(help="the paper's setting, or minutes")] = "paper",
-    seeds: Annotated[int | None, typer.Option(min=1, help="seeds; the table's own number unless told")] = None,
+    scale: Annotated[
+        Literal["paper", "quick"], typer.Option(help="the paper's setting, or a version that takes minutes")
+    ] = "paper",
+    seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; by default the table's own")] = None,
     rows: Names = None,
     columns: Names = None,
     workers: Annotated[str | None, typer.Option(help="worker processes, or auto")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the runs; an existing one is continued")] = None,
-    save: Annotated[bool, typer.Option("--save", help="put a part beside the table too, to what is there")] = False,
-    so_far: Annotated[bool, typer.Option("--so-far", help="run nothing: print what is done")] = False,
-    search: Annotated[bool, typer.Option("--search", help="choose what the paper leaves open, on validation")] = False,
+    save: Annotated[bool, typer.Option("--save", help="also merge a part into the results beside the table")] = False,
+    so_far: Annotated[bool, typer.Option("--so-far", help="run nothing; print what is finished")] = False,
+    search: Annotated[bool, typer.Option("--search", help="choose unspecified settings on validation data")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
@@ -131,7 +133,7 @@ def reproduce(
 
 
 def _print(outcome: Outcome, written: list[Path]) -> None:
-    """The table, whether the paper's order holds, and where all that lies."""
+    """Print the table, whether the paper's order holds, and which files were written."""
     from fedprior.report import papers as report
 
     console = screen()
@@ -147,7 +149,7 @@ def _print(outcome: Outcome, written: list[Path]) -> None:
 
 
 def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_json: bool) -> None:
-    """Search, keep the choices, and say what was seen."""
+    """Search, store the choices, and print the results."""
     from fedprior.cli.progress import RunProgress
     from fedprior.experiment.journal import jsonable
     from fedprior.papers.search import search, write

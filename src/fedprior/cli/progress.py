@@ -1,4 +1,4 @@
-"""Progress of runs: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of runs: a bar on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedprior.experiment.journal import Event, Observer
 from fedprior.metrics import SELECTS
 from fedprior.names import on_screen
 
-FINISHED = 6  # bars of finished runs that stay in sight
+FINISHED = 6  # bars of finished runs that stay visible
 
 
 class RunProgress:
-    """Gives every run an observer. A context manager: the bars end with it. `runs`, if given, numbers them.
+    """Gives every run an observer. Use it as a context manager. `runs`, if given, is their number.
 
-    After an interruption it says how to go on: `again`, or by resuming `folder`.
+    After an interruption it says how to continue: with `again`, or by resuming `folder`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RunProgress:
         self.open.__exit__(*error)
 
     def _hint(self) -> str:
-        """How to go on."""
+        """How to continue."""
         if self.again is not None:
             return f"continue with {self.again}"
         begun = self.folder is not None and any((self.folder / name).exists() for name in (RUN, COMPARISON))
@@ -92,7 +92,7 @@ class RunProgress:
 
 
 def _validation(event: Event) -> str:
-    """How the personal models do on validation examples; test numbers have no place in a progress bar."""
+    """The personal models' validation NLL; a progress bar shows no test results."""
     found = event["personal"]["validation"]
     value = found[SELECTS]["mean"] if found["evaluated"] else None
     return f"  validation NLL {value:.3f}" if value is not None else ""

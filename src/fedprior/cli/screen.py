@@ -1,4 +1,4 @@
-"""Where tables are printed."""
+"""Printing to the terminal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedprior.names import visible
 
 
 def screen(width: int = 130) -> Console:
-    """Standard output, as wide as the terminal; `width` where there is none, so that a file holds whole lines."""
+    """Standard output, as wide as the terminal, or `width` without one, so that files have whole lines."""
     return Console() if sys.stdout.isatty() else Console(width=width)
 
 
 def say(console: Console, told: str) -> None:
-    """Print a line that quotes names: nothing in it is markup."""
+    """Print a line that may quote names, without interpreting markup."""
     console.print(Text(visible(told)))
 
 
 def replace_unknown() -> None:
-    """What a terminal or a file has no character for is replaced, instead of ending the command."""
+    """Replace characters that the output's encoding does not have, instead of failing."""
     for stream, how in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=how)
@@ -32,7 +32,7 @@ def replace_unknown() -> None:
 
 @contextmanager
 def loading(what: str, *, quiet: bool) -> Iterator[None]:
-    """Say at once, on a terminal, that something is going on: PyTorch and data take seconds to load."""
+    """Show on a terminal that something is loading: PyTorch and data take seconds."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: one line that says how to go on, and exit code 130 or 143; never a traceback, never a wait.
+"""Ctrl-C and SIGTERM: one line that says how to continue, and exit code 130 or 143, without a traceback or a wait.
 
-While things are loaded or printed, the process ends at once. While a run or a download is under way, it is unwound, so
-that workers end and locks are let go; whoever does not want to wait for that sends the signal again.
+During imports and printing, the process ends at once. A run or a download is unwound, so that workers end and locks are
+released; a second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 PATIENCE = 10.0
-"""Seconds that unwinding may take."""
+"""Maximum seconds for unwinding."""
 SAME = "run the same command again"
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -26,21 +26,21 @@ class TerminatedError(KeyboardInterrupt):
 
 
 class _Hint:
-    """What to do after the process has ended at once."""
+    """The hint to print when the process ends at once."""
 
     text = SAME
 
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """From here on, signals end the process at once and in one line."""
+    """From here on, a signal prints one line and ends the process at once."""
     with _handlers(_end):
         yield
 
 
 @contextmanager
 def interruptible(again: Callable[[], str]) -> Iterator[None]:
-    """Unwind what is under way when a signal comes, then say how to go on and end."""
+    """On a signal, unwind the work in progress, then say how to continue and exit."""
     try:
         with _handlers(_raise):
             yield
@@ -54,7 +54,7 @@ def interruptible(again: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def _handlers(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Signals that were ignored (`nohup`, a shell's background) stay so; only the main thread may have handlers."""
+    """Signals that were ignored (`nohup`, background jobs) stay ignored; only the main thread can have handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,7 +80,7 @@ def _raise(number: int, frame: Any) -> None:
 
 
 def _end(number: int, frame: Any) -> None:
-    """Before there is anything to unwind, and in the middle of imports, an exception would only be lost on its way."""
+    """End at once: there is nothing to unwind yet, and an exception during imports could get lost."""
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
     os.write(2, f"{cursor}{SAID[signal.Signals(number)]}: {_Hint.text}\n".encode())
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Where the command starts: signals are dealt with before anything that takes time is imported."""
+"""Entry point of the command, which handles signals before it imports anything slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: one method, several compared, and the resumption of either. The command line calls these three functions."""
+"""Run one method, compare several, or resume either. The command line calls these three functions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 Observers = Callable[[str, int], Observer | None]
-"""Gives each run that has rounds left its observer, by the method's name and the number of rounds."""
+"""Called with a method's name and number of rounds for each run that has rounds left; returns its observer."""
 
 BESIDE = ("local", "fedavg_ft")
-"""What stands beside every method that is compared."""
+"""Baselines that every comparison includes by default."""
 
 
 def run(
@@ -58,11 +58,11 @@ def run(
 ) -> Result:
     """Train a method on a federation.
 
-    `model` is a network of yours, a name or a section such as `{"name": "mlp", "hidden": [100]}`; without it, the
+    `model` is your own network, a name or a section such as `{"name": "mlp", "hidden": [100]}`; by default the
     federation's recipe decides, as it does for `method.train`. `settings` are the fields of `Settings`. With a
-    `reference` (a finished run, or "local" to run Local first), the result tells each client's gain over it. With
-    `out`, the run has a folder with checkpoints; the same call continues one that was interrupted, and the same call
-    with more rounds goes on with one that was not.
+    `reference` (a finished run, or "local" to run Local first), the result includes each client's gain over it. With
+    `out`, the run has a folder with checkpoints: the same call continues an interrupted run, and the same call with
+    more rounds extends a finished one.
     """
     setup = Setup.of(method, federation, model, _settings(settings))
     _check_reference(reference)
@@ -90,9 +90,9 @@ def compare(
     observers: Observers | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Train several methods on the same partition, from the same weights, with Local and FedAvg-FT beside them.
+    """Train several methods, and by default Local and FedAvg-FT too, on the same partition from the same weights.
 
-    With `out`, every method has a sub-folder; the same call continues a comparison that was interrupted.
+    With `out`, every method has a sub-folder; the same call continues an interrupted comparison.
     """
     checked, chosen, folder = _settings(settings), _named(methods), _place(out)
     if not chosen and not baselines:
@@ -109,9 +109,9 @@ def compare(
 def resume(
     folder: str | Path, *, observe: Observer | None = None, observers: Observers | None = None
 ) -> Result | Comparison:
-    """Continue what a folder holds; the result is the same, bit for bit, as without the interruption.
+    """Continue the run or comparison in a folder; the result is the same, bit for bit, as without the interruption.
 
-    In its `config.toml`, `rounds` may be larger than before, and `workers`, `engine` and `ray_address` anything.
+    In its `config.toml`, `rounds` may have been raised, and `workers`, `engine` and `ray_address` may have changed.
     """
     place, observers = _place(folder), observers or (lambda name, rounds: observe)
     if place is None:
@@ -129,7 +129,7 @@ def resume(
     config = folders.configuration(place)
     setup, reference = config.setup(config.load_data()), None
     runs = {".": setup}
-    if (place / "local" / folders.RUN).exists():  # which has as many rounds as the run itself
+    if (place / "local" / folders.RUN).exists():  # with as many rounds as the run itself
         own = folders.configuration(place / "local").model_copy(update={"rounds": config.rounds})
         runs["local"] = own.setup(setup.federation)
     with _at_work(place, runs, lambda place: folders.begin(setup, place, runs.get("local"))):
@@ -142,7 +142,7 @@ def resume(
 def _at_work(
     folder: Path | None, runs: Mapping[str, Setup], begin: Callable[[Path], bool] | None = None
 ) -> Iterator[None]:
-    """Begin what is new, and keep others out while there is work; what is only read needs no lock."""
+    """Begin what is new, and keep other processes out while there is work to do; reading needs no lock."""
     if folder is None:
         yield
     elif all(folders.finished(folder / name, setup.settings.rounds) for name, setup in runs.items()):
@@ -181,7 +181,7 @@ def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
             raise FedpriorError(f"{shown(method)} is not a method: give objects such as FedMAP(sigma2=15).")
     chosen = {method.about.name: method for method in methods}
     if len(chosen) < len(methods):
-        raise FedpriorError("a method stands twice among those to compare: compare its variants in runs of their own.")
+        raise FedpriorError("a method is listed twice in a comparison: compare its variants in separate runs.")
     return chosen
 
 
@@ -194,7 +194,7 @@ def _carry_out(setups: Mapping[str, Setup], folder: Path | None, observers: Obse
 
 
 def _finished(setup: Setup, folder: Path | None, reference: Result | None, observers: Observers) -> Result:
-    """Do what is left of a run; one that is only read has nothing to observe."""
+    """Do the rest of a run; a finished one is only read, and has nothing to observe."""
     read = folder is not None and folders.finished(folder, setup.settings.rounds)
     observe = None if read else observers(setup.method.about.name, setup.settings.rounds)
     return folders.carry_out(setup, folder, reference, observe)

@@ -1,4 +1,4 @@
-"""What the methods are, told once for the command and for the documentation."""
+"""The list of methods, for the command and the documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFERENCE = "MLP 784-100-10, 79,510 parameters"
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Every method with what it says of itself and the bytes of its messages for the reference network."""
+    """Every method with its `about` and `hints`, and the bytes of its messages for the reference network."""
     rng = np.random.default_rng(0)
     data = from_arrays({name: (rng.normal(size=(20, 784)), np.arange(20) % 10) for name in "ab"}, classes=10)
     likelihood = likelihood_of(data.target)

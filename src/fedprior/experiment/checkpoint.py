@@ -1,8 +1,8 @@
-"""Checkpoints: what the engine says must be kept, and what was selected. Randomness needs no saving: it is keyed.
+"""Checkpoints: the engine's snapshot and the selected round. Randomness is keyed, so it need not be saved.
 
-`checkpoint/round-00012.safetensors` holds the tensors; `checkpoint/manifest.json` names the newest complete one with
-its checksum and is replaced last, so that a run killed at any moment finds a whole checkpoint or none. The manifest
-also binds the checkpoint to its run: to the data, to the whole configuration, and to what the journals say up to there.
+`checkpoint/round-00012.safetensors` holds the tensors. `checkpoint/manifest.json` names the newest complete checkpoint
+with its checksum and is replaced last, so that a run killed at any moment has a complete checkpoint or none. The
+manifest also ties the checkpoint to its run: to the data, the whole configuration, and the journals up to that round.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ EMPTY = Running().seal()
 
 
 class Newest(NamedTuple):
-    """Which checkpoint is the newest."""
+    """The manifest: which checkpoint is the newest."""
 
     round: int  # rounds done
     file: str
     sha256: str
     federation: str  # fingerprint of the data
-    config: Mapping[str, Any] = {}  # what makes the run what it is
+    config: Mapping[str, Any] = {}  # the identity of the run
     journals: Mapping[str, Any] = {}  # seals of the journals up to here
     format: int = FORMAT
 
@@ -52,7 +52,7 @@ class Saver:
         self.folder, self.fingerprint, self.config = folder, fingerprint, dict(config or {})
 
     def save(self, done: int, tensors: Mapping[str, Tensor], journals: Mapping[str, Seal] | None = None) -> None:
-        """Write the state after `done` rounds, then drop the checkpoint before it."""
+        """Write the state after `done` rounds, then delete the previous checkpoint."""
         content = pack(tensors)
         checksum = hashlib.sha256(content).hexdigest()
         seals = {name: seal._asdict() for name, seal in (journals or dict.fromkeys(JOURNALS, EMPTY)).items()}
@@ -64,7 +64,7 @@ class Saver:
                 old.unlink()
 
     def read(self) -> Checkpoint | None:
-        """The newest checkpoint, or None when there is none yet."""
+        """The newest checkpoint, or None if there is none yet."""
         found = read_manifest(self.folder)
         if found is None:
             return None
@@ -80,7 +80,7 @@ class Saver:
 
 
 def check_run(folder: Path, fingerprint: str, config: Mapping[str, Any]) -> None:
-    """Refuse to continue or to show a run on other data, or with another configuration, than it began with."""
+    """Refuse to continue or show a run with data or a configuration that differ from those it began with."""
     found = read_manifest(folder, any_format=True)
     if found is not None and found.federation != fingerprint:
         raise FedpriorError(
@@ -91,7 +91,7 @@ def check_run(folder: Path, fingerprint: str, config: Mapping[str, Any]) -> None
 
 
 def read_manifest(folder: Path, *, any_format: bool = False) -> Newest | None:
-    """The newest checkpoint of a run, or None when it has none yet; `any_format`: its tensors will not be read."""
+    """The manifest of a run, or None if it has no checkpoint; `any_format` if its tensors will not be read."""
     path = folder / "manifest.json"
     if not path.exists():
         return None

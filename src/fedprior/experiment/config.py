@@ -1,7 +1,7 @@
 """A run as a document: typed, checked, written to TOML and read back.
 
-The same names serve the Python API, the TOML file and the command line (`method.sigma2=15`). What a run does not say
-comes from the recipe that its data set carries.
+The Python API, the TOML file and the command line (`method.sigma2=15`) use the same names. Whatever a run does not
+specify comes from the recipe of its data set.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ __all__ = [
 
 Section = dict[str, Any]
 Model = nn.Module | Mapping[str, Any] | str | None
-"""A network, its section or its name; None: what the federation recommends."""
+"""A network, its section or its name; None: the model of the federation's recipe."""
 NAMED = ("method", "data", "model")
 LARGEST = 1 << 20
-"""Bytes of a configuration file."""
+"""Maximum size of a configuration file in bytes."""
 CUSTOM = "custom"
-"""The name of data and networks that came from Python, and cannot be had again by name."""
+"""The name of data and networks that were passed from Python and cannot be loaded by name."""
 
 
 class Config(Settings):
-    """All of a run: the settings, and a section each for the method, the data, the model and the local training."""
+    """A whole run: the settings, and one section each for the method, the data, the model and the local training."""
 
     data: Section
     method: Section = Field(default_factory=dict)
@@ -65,7 +65,7 @@ class Config(Settings):
         return Settings(**{k: getattr(self, k) for k in Settings.model_fields})
 
     def load_data(self) -> Federation:
-        """The federation in the run's precision; `data.seed` fixes the partition apart from the run's seed."""
+        """The federation in the run's precision; `data.seed` sets the partition independently of the run's seed."""
         options = dict(self.data)
         name, seed = options.pop("name"), options.pop("seed", self.seed)
         if type(seed) is not int or not 0 <= seed < 2**63:
@@ -80,7 +80,7 @@ class Config(Settings):
         return recipe | self.model
 
     def build_train(self, federation: Federation) -> Train:
-        """The local training: the recipe's, changed where the run says so."""
+        """The local training: the recipe's, with the run's changes."""
         check_names("train", self.train, names(Train))
         recipe = dict(federation.recipe.get("train", {}))
         if self.train.get("optimizer", recipe.get("optimizer")) != recipe.get("optimizer"):
@@ -98,7 +98,7 @@ class Config(Settings):
         return self.model_copy(update={"method": {"name": name, **options}})
 
     def document(self) -> Section:
-        """As a config file has it."""
+        """The content of a config file."""
         document: Section = _plain(self.model_dump(exclude_none=True, exclude={"methods"}))
         return document
 
@@ -110,7 +110,7 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class Setup:
-    """A run with everything in place: the method is bound to its task, the data are in the run's precision."""
+    """A run that is ready to start: the method is bound to its task, the data are in the run's precision."""
 
     method: AnyMethod
     federation: Federation
@@ -119,7 +119,7 @@ class Setup:
 
     @classmethod
     def of(cls, method: AnyMethod, federation: Federation, model: Model, settings: Settings) -> Setup:
-        """Bind a method; without a model or local training of its own, the federation's recipe decides."""
+        """Bind a method; where no model or local training is given, the federation's recipe decides."""
         _check_kinds(method, federation, model)
         data, likelihood = federation.to(settings.dtype), likelihood_of(federation.target)
         if isinstance(model, nn.Module):
@@ -135,7 +135,7 @@ class Setup:
         return cls(method.bind(task, Train(**federation.recipe.get("train", {}))), data, spec, settings)
 
     def document(self) -> Section:
-        """The run as a config file has it, with every default spelled out: it stays the same when defaults change."""
+        """The content of the run's config file, including all defaults, so that it stays the same when they change."""
         document: Section = _plain(
             {
                 **self.settings.model_dump(),
@@ -149,7 +149,7 @@ class Setup:
 
 
 def data_section(federation: Federation, seed: int) -> Section:
-    """Where the data come from, with every default spelled out, for a run with a seed."""
+    """The data section of a run with this seed, including all defaults."""
     name, options = federation.name, federation.options
     known = datasets.defaults(name, options) if name in datasets.DATASETS else {}
     own = {"seed": federation.seed} if federation.seed != seed else {}
@@ -158,7 +158,7 @@ def data_section(federation: Federation, seed: int) -> Section:
 
 
 def _check_kinds(method: Any, federation: Any, model: Any) -> None:
-    """What Python would only stumble over later."""
+    """Refuse arguments of the wrong type."""
     if not isinstance(method, Method):
         raise FedpriorError(f"{shown(method)} is not a method: give an object such as FedMAP(sigma2=15).")
     if not isinstance(federation, Federation):
@@ -173,7 +173,7 @@ def _check_kinds(method: Any, federation: Any, model: Any) -> None:
 
 
 def build_model(spec: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A model section as a network."""
+    """The network that a model section describes."""
     options = dict(spec)
     if "name" not in options:
         raise FedpriorError('the model section names no model: give it a "name", such as "mlp".')
@@ -183,9 +183,9 @@ def build_model(spec: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -
 def parse(
     sections: Mapping[str, Any], *, file: Path | None = None, overrides: Iterable[str] = (), several: bool = False
 ) -> Config:
-    """A config from a TOML file, then `a.b=value` overrides, then what the caller sets (None means unset).
+    """A config from a TOML file, then `a.b=value` overrides, then the caller's sections (None means unset).
 
-    With `several`, the section `methods` (name -> options) stands in for `method`.
+    With `several`, the section `methods` (name -> options) replaces `method`.
     """
     merged: Section = read(file) if file is not None else {}
     for override in overrides:
@@ -212,7 +212,7 @@ def parse(
 
 
 def _plain(value: Any) -> Any:
-    """As TOML can hold it: nothing is None, paths are text."""
+    """A value that TOML can hold: without None, and with paths as text."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
@@ -224,22 +224,24 @@ def read(file: Path) -> Section:
     """A TOML file."""
     try:
         if not file.is_file():
-            raise FedpriorError(f"cannot read the configuration file '{file}': it is no file.")
+            raise FedpriorError(f"cannot read the configuration file '{file}': it is not a file.")
         if file.stat().st_size > LARGEST:
-            raise FedpriorError(f"'{file}' has more than {LARGEST >> 20} MiB: it is no configuration file.")
+            raise FedpriorError(
+                f"'{file}' is larger than {LARGEST >> 20} MiB, so it is not a configuration file: check the path."
+            )
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError:
         raise FedpriorError(f"cannot read the configuration file '{file}': check the path.") from None
     except RecursionError:
-        raise FedpriorError(f"'{file}' is nested too deep: no option is.") from None
-    except ValueError as error:  # no TOML, no UTF-8, a NUL in the path, or a number of thousands of digits
+        raise FedpriorError(f"'{file}' is nested too deeply: no option is.") from None
+    except ValueError as error:  # not TOML, not UTF-8, a NUL in the path, or a number of thousands of digits
         raise FedpriorError(f"'{file}' is not valid TOML: {cut(str(error))}.") from None
 
 
 def _value(override: str, text: str) -> Any:
-    """What stands behind the sign: TOML, all of it one value, or else a word.
+    """The value after the `=` sign: a single TOML value, or otherwise a word.
 
-    In an inline table neither a comment nor a further line can hide.
+    It is parsed inside an inline table, which allows neither comments nor further lines.
     """
     try:
         found = tomllib.loads(f"one = {{value = {text}}}")
@@ -248,7 +250,7 @@ def _value(override: str, text: str) -> Any:
             raise FedpriorError(f"'{cut(override)}' is not an override: its value must be one line of text.") from None
         return {"True": True, "False": False}.get(text, text)  # a bare word is a string
     except RecursionError:
-        raise FedpriorError(f"'{cut(override)}' is nested too deep: no option is.") from None
+        raise FedpriorError(f"'{cut(override)}' is nested too deeply: no option is.") from None
     except ValueError as error:  # a number of thousands of digits
         raise FedpriorError(f"'{cut(override)}' is not an override: {cut(str(error))}.") from None
     if list(found) != ["one"] or list(found["one"]) != ["value"]:

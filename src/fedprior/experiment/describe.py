@@ -1,4 +1,4 @@
-"""The summary of a run: what was run, and what came of it."""
+"""The summary of a run: what was run, and the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedprior.rng import Key
 
 
 def describe(method: AnyMethod, federation: Federation, settings: Settings, model: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run: enough to read the numbers by, and to build the method again."""
+    """What was run: enough to interpret the numbers and to rebuild the method."""
     participation = settings.participation
     newcomers = participation.newcomer_ids(Key.from_seed(settings.seed), federation.clients)
     return {
@@ -49,7 +49,7 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
 
 
 def outcome(journal: Journal, settings: Settings, selected: int) -> dict[str, Any]:
-    """The metrics of the last round and of the selected one, the bytes sent, and who was left out how often."""
+    """The metrics of the last and the selected round, the bytes sent, and how often each client was left out."""
     scores: dict[int, dict[str, Any]] = {
         e["round"]: {k: e[k] for k in ("personal", "global") if k in e}
         for e in journal.events

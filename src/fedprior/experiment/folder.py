@@ -1,4 +1,4 @@
-"""Runs that live in a folder: begun, taken up again after an interruption, or only read.
+"""Runs with a folder: begun, continued after an interruption, or only read.
 
 A run's folder holds `config.toml`, `events.jsonl`, `clients.csv`, `logs.csv`, `checkpoint/`, `models/`,
 `predictions.safetensors` and, once it is complete, `summary.json`. A comparison's folder holds `comparison.toml` and
@@ -30,7 +30,7 @@ RUN, COMPARISON, COMPLETE = "config.toml", "comparison.toml", "summary.json"
 
 
 def begin(setup: Setup, folder: Path, local: Setup | None = None) -> bool:
-    """Write what is to be run, with Local beside it if given; whether the folder did not hold this very run already."""
+    """Write the configuration of a run, and of Local beside it if given; True if the folder did not hold it already."""
     if (folder / RUN).exists():
         _continue(setup, folder)
         if local is not None:
@@ -43,7 +43,7 @@ def begin(setup: Setup, folder: Path, local: Setup | None = None) -> bool:
 
 
 def _continue(setup: Setup, folder: Path) -> None:
-    """Refuse another run than the folder's; one with more rounds is written down."""
+    """Refuse a run that differs from the folder's; if only `rounds` has grown, write it down."""
     document = tomli_w.dumps(setup.document())
     there, here = configs.parse({}, file=folder / RUN), tomllib.loads(document)
     refuse_another(folder, flat(there.document()), flat(here))
@@ -54,7 +54,7 @@ def _continue(setup: Setup, folder: Path) -> None:
 def carry_out(
     setup: Setup, folder: Path | None, reference: Result | None = None, observe: Observer | None = None
 ) -> Result:
-    """Do what is left of a run: all of it, some of it, or nothing but reading it; whoever calls holds the folder."""
+    """Do the rest of a run, or only read a finished one; the caller holds the folder's lock."""
     method, federation = setup.method, setup.federation
     if folder is not None and finished(folder, setup.settings.rounds):
         check_run(folder / "checkpoint", federation.fingerprint(), identity(setup))
@@ -72,18 +72,18 @@ def carry_out(
 
 
 def finished(folder: Path, rounds: int) -> bool:
-    """Whether a folder holds a finished run of so many rounds, and not one of fewer that is to go on."""
+    """Whether a folder holds a finished run of at least this many rounds."""
     if not (folder / COMPLETE).exists():
         return False
     try:
         done = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))["rounds"]
     except (ValueError, KeyError, TypeError):
-        return True  # damaged, which whoever reads it will say
+        return True  # damaged, which is reported when it is read
     return not isinstance(done, int) or done >= rounds
 
 
 def begin_comparison(setups: Mapping[str, Setup], folder: Path) -> bool:
-    """Write what is to be compared; whether the folder did not hold this very comparison already."""
+    """Write the configurations of a comparison; True if the folder did not hold it already."""
     there = compared(folder)
     if there is None:
         claim(folder)
@@ -101,7 +101,7 @@ def begin_comparison(setups: Mapping[str, Setup], folder: Path) -> bool:
 
 
 def compared(folder: Path) -> list[str] | None:
-    """The methods of the comparison in a folder; None if it holds none."""
+    """The methods of the comparison in a folder; None if there is no comparison."""
     if not (folder / COMPARISON).exists():
         return None
     names = configs.read(folder / COMPARISON).get("methods")
@@ -111,7 +111,7 @@ def compared(folder: Path) -> list[str] | None:
 
 
 def configuration(folder: Path) -> Config:
-    """What the run in a folder was begun with."""
+    """The configuration of the run in a folder."""
     if not (folder / RUN).exists():
         raise FedpriorError(f"'{folder}' holds no run to resume: it has no {RUN}.")
     found = configs.parse({}, file=folder / RUN)

@@ -1,7 +1,7 @@
-"""Which run a folder holds: the whole resolved configuration, of which little may change when the run is continued.
+"""The identity of a run: its whole resolved configuration, of which little may change when the run is continued.
 
-`workers`, `engine` and `ray_address` have no influence on the result. `rounds` may grow. Nothing else may change: not
-`chunk` either, since the size of a stack has a say in how sums are rounded.
+`workers`, `engine` and `ray_address` do not affect the result, and `rounds` may grow. Nothing else may change, not even
+`chunk`, because the size of a stack affects how sums are rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedprior.experiment.config import Section, Setup
 from fedprior.experiment.settings import Settings
 
 FREE = ("workers", "engine", "ray_address")
-"""Settings that have no influence on the result, and may differ when a run is continued."""
+"""Settings that do not affect the result and may differ when a run is continued."""
 GROWS = "rounds"
 """The setting that may become larger when a run is continued."""
 
@@ -29,13 +29,13 @@ def flat(document: Mapping[str, Any], prefix: str = "") -> Section:
 
 
 def identity(setup: Setup) -> Section:
-    """All that makes a run what it is, by full names."""
+    """Every option that identifies a run, by its full name."""
     return {key: value for key, value in flat(setup.document()).items() if key not in FREE}
 
 
 def refuse_another(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to take the run in a folder for another: in one sentence, which says what differs."""
-    known = flat(Settings().model_dump(exclude_none=True))  # an older file lacks younger settings
+    """Refuse to continue the run in a folder as a different one, and say what differs."""
+    known = flat(Settings().model_dump(exclude_none=True))  # an older file lacks newer settings
     there, here = known | dict(there), known | dict(here)
     for key in sorted({*there, *here} - set(FREE), key=lambda key: (key.count("."), key)):
         if there.get(key) != here.get(key) and not (key == GROWS and _more(there[key], here[key])):

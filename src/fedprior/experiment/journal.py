@@ -1,9 +1,9 @@
-"""What a run writes down as it goes: a line per round, and at every evaluation each client's metrics and logs.
+"""What a run records: one line per round, and each client's metrics and logs at every evaluation.
 
 `events.jsonl`, `clients.csv` and `logs.csv` mirror three lists in memory. A resumed run first drops the lines that its
 checkpoint does not cover, since those rounds will run again; those that it covers must be what was written.
-A metric that a client cannot have is an empty cell, that of a model that diverged is `nan`. Files are read
-by their headers, so those of runs with other metrics stay readable.
+A metric that is undefined for a client is an empty cell; that of a model that diverged is `nan`. Columns are found by
+their headers, so files of runs with other metrics stay readable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedprior.names import csv_cell, from_csv_cell
 
 Event = dict[str, Any]
 Observer = Callable[[Event], None]
-"""Sees every event as it happens: for progress bars and live views."""
+"""Called with every event as it happens: for progress bars and live views."""
 
 TEXT, WHOLE = ("model", "split", "client"), ("round", "examples", "updated")
 """The columns that are not metrics or logs."""
@@ -42,22 +42,22 @@ class Journal:
         self.folder, self.observe = folder, observe
         self.events: list[Event] = []
         self.rows: list[Event] = []  # round, model, split, client, examples and metrics
-        self.logs: list[Event] = []  # round, client, updated and what the method logged of that update
+        self.logs: list[Event] = []  # round, client, updated and what the method logged about that update
         self.headers: dict[str, list[str]] = {}  # of the files
         self.running = {name: Running() for name in JOURNALS}
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> None:
-        """Take up the whole history."""
+        """Read the whole history."""
         assert self.folder is not None
         self.events = _events(self.folder / "events.jsonl")
         self.rows, self.logs = (_rows(self.folder / name) for name in ("clients.csv", "logs.csv"))
 
     def rewind(self, done: int, rounds: int, seals: Mapping[str, Seal] | None = None) -> None:
-        """Forget, on disk too, what comes after `done` rounds; the last evaluation always runs again.
+        """Drop everything after `done` rounds, on disk too; the last evaluation always runs again.
 
-        With the `seals` of a checkpoint, what it covers must be as it was; if it is not, nothing is changed.
+        With the `seals` of a checkpoint, the part that it covers is verified first; if it differs, nothing is changed.
         """
         assert self.folder is not None
         if done:
@@ -76,7 +76,7 @@ class Journal:
         self._rewrite(LOGS, self.logs)
 
     def seals(self) -> dict[str, Seal]:
-        """The files as they are now, safe on the disk."""
+        """Seals of the files as they are now, after flushing them to disk."""
         assert self.folder is not None
         for name in JOURNALS:
             if self.running[name].size:
@@ -85,7 +85,7 @@ class Journal:
         return {name: self.running[name].seal(len(self.headers.get(name, []))) for name in JOURNALS}
 
     def evaluated(self, round: int) -> bool:
-        """Whether there is an evaluation after a round."""
+        """Whether the models were evaluated after a round."""
         return any((e["kind"], e["round"]) == ("evaluation", round) for e in self.events)
 
     def event(self, event: Event) -> None:
@@ -106,7 +106,7 @@ class Journal:
     def client_logs(
         self, round: int, clients: Sequence[str], updated: NDArray[np.int64], logs: Mapping[str, NDArray[np.float64]]
     ) -> None:
-        """Add what the method logged of every client's last update, for those that have had one."""
+        """Add what the method logged about every client's last update, if there was one."""
         rows = [
             {"round": round, "client": client, "updated": int(updated[i])}
             | {name: float(logs[name][i]) for name in sorted(logs)}
@@ -165,7 +165,7 @@ def _line(event: Event) -> str:
 
 
 def _events(path: Path) -> list[Event]:
-    """The whole lines of a file; a last line cut off by a crash is dropped."""
+    """The complete lines of a file; a last line cut off by a crash is dropped."""
     events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
@@ -176,7 +176,7 @@ def _events(path: Path) -> list[Event]:
 
 
 def _covered(path: Path, seal: Seal) -> bytes:
-    """What a checkpoint covers of a file; in a table, columns may have come after it."""
+    """The part of a file that a checkpoint covers; a table may have gained columns since."""
     content = path.read_bytes() if path.exists() else b""
     if not seal.fits(content[: seal.size]) and seal.columns:
         with suppress(FedpriorError, UnicodeDecodeError, csv.Error):
@@ -185,7 +185,7 @@ def _covered(path: Path, seal: Seal) -> bytes:
     if not seal.fits(content[: seal.size]):
         raise FedpriorError(
             f"'{path}' is missing or damaged (its first {seal.lines} lines are not those that the checkpoint covers): "
-            "nothing was changed; put a copy of it back, or start the run again in a new folder."
+            "nothing was changed; restore a copy of it, or start the run again in a new folder."
         )
     return content[: seal.size]
 
@@ -202,7 +202,7 @@ def _csv(rows: list[Event], columns: list[str], *, header: bool = True) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Text is quoted where it needs to be, which for the `csv` module does not include every line break."""
+    """One cell; text is quoted where needed, including for line breaks that the `csv` module would not quote."""
     if not isinstance(value, str):
         return "" if value is None else str(value)
     cell = csv_cell(value)

@@ -90,7 +90,7 @@ class Run:
             self.saver = Saver(folder / "checkpoint", engine.federation.fingerprint(), config)
 
     def restored(self) -> int:
-        """Take up the newest checkpoint; returns the rounds that it covers."""
+        """Restore the newest checkpoint; returns the number of rounds that it covers."""
         if self.saver is None or self.folder is None:
             return 0
         found, settings = self.saver.read(), self.settings
@@ -98,10 +98,10 @@ class Run:
         if found is not None:
             self._take_up(found)
         self.journal.rewind(done, settings.rounds, None if found is None else found.journals)
-        (self.folder / "summary.json").unlink(missing_ok=True)  # there when a finished run gets more rounds
+        (self.folder / "summary.json").unlink(missing_ok=True)  # exists if a finished run gets more rounds
         clear_temporary(self.folder)
         due = 0 < done < settings.rounds and done % settings.every(settings.eval_every) == 0
-        if due and not self.journal.evaluated(done):  # it was the last, which comes after the last checkpoint
+        if due and not self.journal.evaluated(done):  # it was the last, which comes after the checkpoint
             self.evaluate(done)
         return done
 
@@ -110,8 +110,8 @@ class Run:
         part, rounds = self.settings.participation, self.settings.rounds
         if part.last_round_all and part.rule != "all" and found.round == found.config.get(GROWS, rounds) < rounds:
             raise FedpriorError(
-                f"the run in '{self.folder}' cannot have more rounds: with participation.last_round_all its last one "
-                "was another than it would be now; start it in a new folder."
+                f"the run in '{self.folder}' cannot have more rounds: with participation.last_round_all its last round "
+                "would have been a different one; start it again in a new folder."
             )
         try:
             self.engine.restore(found.tensors)
@@ -155,7 +155,7 @@ class Run:
         )
         loss = done.logs.get("loss", np.zeros(len(clients)))
         lost = {row for row in drawn.trainers if not np.isfinite(loss[row])} | set(done.left_out)
-        if lost and not self.warned:  # said once; the run goes on, since others may be fine
+        if lost and not self.warned:  # once; the run continues, since other clients may be fine
             self.warned = True
             _warn(method, number + 1, len(lost), len(clients), Counter(done.left_out.values()))
 
@@ -195,7 +195,7 @@ def _warn(method: AnyMethod, done: int, lost: int, clients: int, reasons: Counte
     what = f"the loss of {lost} of {clients} clients is not finite"
     if reasons:
         what = f"{lost} of {clients} clients were left out ({', '.join(reasons)})"
-    told = f"{method.about.title} is in trouble in round {done}: {what}; lower train.lr, or the method's own steps."
+    told = f"{method.about.title} is diverging in round {done}: {what}; lower train.lr, or the method's own steps."
     warnings.warn(told, FedpriorWarning, stacklevel=4)
 
 

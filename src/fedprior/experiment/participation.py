@@ -1,4 +1,4 @@
-"""Who takes part in a round: who reports to the server, and who trains at all."""
+"""Who takes part in a round: which clients report to the server, and which ones train."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Participation:
 
     rule: Annotated[
         Literal["all", "fraction", "bernoulli"],
-        Field(description="everyone; a fixed share; or each client by itself with probability `rate`"),
+        Field(description="everyone; a fixed share; or each client independently with probability `rate`"),
     ] = "all"
     rate: Annotated[float, Field(gt=0, le=1, description="share or probability of reporting")] = 1.0
     min_reporters: Annotated[
-        int, Field(ge=1, description="fewest reporters; bernoulli redraws until there are as many")
+        int, Field(ge=1, description="minimum number of reporters; bernoulli redraws until there are that many")
     ] = 1
     last_round_all: Annotated[bool, Field(description="everyone reports in the last round")] = False
-    newcomers: Annotated[int, Field(ge=0, description="clients that take no part, and join when all is over")] = 0
+    newcomers: Annotated[int, Field(ge=0, description="clients that do not train, and join after the last round")] = 0
     joining: Annotated[Literal["random", "first"], Field(description="which newcomers: drawn, or first by name")] = (
         "random"
     )
@@ -46,7 +46,7 @@ class Participation:
         """The newcomers."""
         if self.newcomers >= len(clients):
             raise FedpriorError(
-                f"participation.newcomers = {self.newcomers} leaves nobody of {len(clients)} to train: lower it."
+                f"participation.newcomers = {self.newcomers} leaves none of {len(clients)} clients to train: lower it."
             )
         if self.joining == "first":
             return sorted(sorted(range(len(clients)), key=lambda i: clients[i])[: self.newcomers])

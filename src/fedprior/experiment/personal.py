@@ -1,7 +1,7 @@
-"""Personal models alone: how one predicts, what its file holds, and how a file is checked before it is believed.
+"""A personal model on its own: how it predicts, what its file contains, and how the file is checked.
 
-A file is safetensors with the description of the model and a checksum of both. Its entries must be those of the method:
-a client that trains for no step shows which they are. Files of older versions have no checksum.
+A file is safetensors with a description of the model and a checksum of both. Its entries must be those of the method,
+which a dummy client that trains for zero steps shows. Files of older versions have no checksum.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PersonalModel:
     arrays: Arrays
     seed: int = 0
     encoder: Encoder | None = None
-    shape: tuple[int, ...] | None = None  # of one example; None: nobody knows
+    shape: tuple[int, ...] | None = None  # of one example; None: unknown
 
     def predict(self, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
         """The predictive distributions [n, P] of raw rows, or of inputs [n, ...]: scaled already, or `raw` as measured.
@@ -72,12 +72,12 @@ class PersonalModel:
         if unknown_levels:
             told = ", ".join(f"'{on_screen(name)}' in {count} rows" for name, count in unknown_levels.items())
             warnings.warn(
-                f"levels never seen in training count as none of the known: {told}", FedpriorWarning, stacklevel=3
+                f"levels that did not occur in training are treated as unknown: {told}", FedpriorWarning, stacklevel=3
             )
         return self.encoder.encode(x)
 
     def _checked(self, inputs: NDArray[Any]) -> Tensor:
-        """Inputs that the model can take; arithmetic would make something of many others."""
+        """Refuse inputs that do not fit the model, even where arithmetic would accept them."""
         if not (np.issubdtype(inputs.dtype, np.number) or inputs.dtype == np.bool_):
             raise FedpriorError("the inputs are not numbers: encode them as numbers first.")
         if self.shape is not None and (inputs.ndim == 0 or inputs.shape[1:] != self.shape):
@@ -98,7 +98,7 @@ class PersonalModel:
 
 
 def packed(client: str, arrays: Arrays, encoder: Encoder | None, about: Mapping[str, Any]) -> bytes:
-    """A model as the content of its file."""
+    """The content of a model's file."""
     document = None if encoder is None else encoder.document()
     return signed.packed(arrays, {**about, "client": client, "encoder": document})
 
@@ -109,7 +109,7 @@ def read_model(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalModel:
-    """A personal model from its file; `module` is needed where the network was not one of ours."""
+    """A personal model from its file; `module` is needed if the network is not one of ours."""
     arrays, about = read_model(Path(path))
     try:
         target = from_document(about["target"]) if "target" in about else Classes.numbered(about["classes"])
@@ -147,7 +147,7 @@ def _encoder(about: Mapping[str, Any]) -> Encoder | None:
 
 
 def outline(method: AnyMethod, shape: tuple[int, ...], target: Target) -> Outline:
-    """What a method's personal models consist of, for examples of a shape: a made-up client shows it."""
+    """The entries of a method's personal models for examples of a shape, found with a dummy client."""
     dtype = method.task.dtype
     labels = torch.zeros(2, dtype=dtype if target.dtype.is_floating_point else target.dtype)
     data = ClientData.single(torch.zeros(2, *shape, dtype=dtype), labels)
@@ -157,15 +157,17 @@ def outline(method: AnyMethod, shape: tuple[int, ...], target: Target) -> Outlin
 
 
 def check(path: Path, arrays: Arrays, expected: Outline) -> None:
-    """Refuse a model that is not one of its method: whatever is missing or of another shape would be made up."""
+    """Refuse a model whose entries are not exactly those of its method."""
     for name, (shape, dtype) in expected.items():
         if name not in arrays:
-            raise FedpriorError(f"the model in '{path}' lacks '{name}': copy or make it anew.")
+            raise FedpriorError(f"the model in '{path}' lacks '{name}': copy or create it again.")
         if arrays[name].shape != shape or arrays[name].dtype != dtype:
             given, wanted = (f"{kind} {list(size)}" for size, kind in (_kind(arrays[name]), (shape, dtype)))
-            raise FedpriorError(f"'{name}' of the model in '{path}' is {given} and should be {wanted}: make it anew.")
+            raise FedpriorError(
+                f"'{name}' of the model in '{path}' is {given} and should be {wanted}: create it again."
+            )
     if extra := sorted(arrays.keys() - expected.keys()):
-        raise FedpriorError(f"the model in '{path}' has '{extra[0]}', which its method does not know: make it anew.")
+        raise FedpriorError(f"the model in '{path}' has '{extra[0]}', which its method does not have: create it again.")
 
 
 def _kind(values: NDArray[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:

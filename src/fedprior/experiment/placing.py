@@ -1,8 +1,8 @@
-"""A folder that appears whole or not at all, and goes again when its run is refused before it began.
+"""Output folders, which appear complete or not at all, and are removed if the run is refused before it starts.
 
-A new folder is prepared beside its place, as `.NAME.new`, and renamed. One that is there already and empty (it may be a
-mount point, or where the user stands) is prepared in a `.new` of its own and filled from it, what makes it a run last.
-What a crash leaves of either is cleared by the next attempt.
+A new folder is prepared beside its final place, as `.NAME.new`, and renamed. An existing empty folder (perhaps a mount
+point or the working directory) is filled by way of a `.new` inside it; the file that makes it a run comes last. The
+next attempt clears whatever a crash leaves behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INNER = ".new"
 
 
 def claim(folder: Path) -> None:
-    """Refuse a folder that something lies in already."""
+    """Refuse a folder that is not empty."""
     if folder.exists() and not folder.is_dir():
         raise FedpriorError(f"'{folder}' is a file: choose a folder for the output.")
     if folder.is_dir() and set(folder.iterdir()) - {*_begun(folder), folder / INNER_LOCK}:
@@ -32,13 +32,13 @@ def claim(folder: Path) -> None:
 
 
 def _begun(folder: Path) -> list[Path]:
-    """What an attempt to fill an empty folder left in it."""
+    """What an unfinished attempt to fill an empty folder left in it."""
     inner = folder / INNER
     return [inner, *(folder / path.name for path in inner.iterdir())] if inner.is_dir() else []
 
 
 def place(documents: Mapping[str, str], folder: Path) -> None:
-    """Make a folder of text files; the last of them makes it what it is."""
+    """Make a folder of text files; the last file is the one that marks it as complete."""
     if folder.is_dir():
         _fill(documents, folder)
         return
@@ -55,7 +55,7 @@ def place(documents: Mapping[str, str], folder: Path) -> None:
 
 
 def _fill(documents: Mapping[str, str], folder: Path) -> None:
-    for left in reversed(_begun(folder)):  # `.new`, which tells what to clear, goes last
+    for left in reversed(_begun(folder)):  # `.new`, which lists what to clear, goes last
         shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
     for target in (folder / INNER, folder):
         for name, text in documents.items():
@@ -65,9 +65,9 @@ def _fill(documents: Mapping[str, str], folder: Path) -> None:
 
 @contextmanager
 def at_work(folder: Path, begin: Callable[[], bool] | None = None, within: Path | None = None) -> Iterator[None]:
-    """Hold a folder while a run is at work in it, begun if need be (`begin` tells whether it was).
+    """Hold a folder's lock while a run works in it; `begin`, if given, begins it and returns whether it was new.
 
-    If the run is refused before its first round is done, a folder that was begun here goes again.
+    If a new run is refused before its first round is done, its folder is removed again.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -81,7 +81,7 @@ def at_work(folder: Path, begin: Callable[[], bool] | None = None, within: Path 
                     _empty(folder)
                 raise
     finally:
-        with suppress(OSError):  # the first that is not empty ends it
+        with suppress(OSError):  # until the first that is not empty
             for path in made:
                 path.rmdir()
 

@@ -1,4 +1,4 @@
-"""What a run gives back: each client's metrics and personal model, and the summary of them all."""
+"""The result of a run: each client's metrics and personal model, and a summary."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from fedprior.names import on_screen, tensor_key
 __all__ = ["SAID", "Last", "PersonalModel", "Result", "load_model", "load_result"]
 
 SAID = ("mean", "std", "worst_decile", "pooled", "undefined")
-"""What a summary says of a metric."""
+"""What a summary contains for each metric."""
 HTML_ROWS = 30
-"""Clients that a notebook shows."""
+"""Maximum number of clients that a notebook shows."""
 
 
 class Last(NamedTuple):
@@ -45,7 +45,7 @@ class Last(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A finished run; its personal models are those of the round that validation chose, or of the last if so asked."""
+    """A finished run; its personal models are those of the round that validation chose, or of the last on request."""
 
     method: AnyMethod
     federation: Federation
@@ -81,13 +81,13 @@ class Result:
         return scores
 
     def mean(self, metric: str) -> float:
-        """A metric's mean over clients on their test splits; nan: one diverged, nobody has it, or the run is older."""
+        """A metric's mean over clients on their test splits; nan if one diverged, or if no client has the metric."""
         found = self.scores[metric]["mean"]
         return math.nan if found is None else float(found)
 
     @cached_property
     def values(self) -> dict[str, dict[str, Value]]:
-        """Each client's metrics on its test split; None: it cannot have it, nan: its model diverged."""
+        """Each client's metrics on its test split; None: undefined, nan: its model diverged."""
         return self.journal.values(self.selected, "test")
 
     @cached_property
@@ -111,9 +111,9 @@ class Result:
         return pd.DataFrame([means], index=pd.Index([self.name], name="method"))
 
     def gain(self, metric: str | None = None) -> Gain:
-        """The gain over the reference in a mean over test examples, with a paired bootstrap over those examples.
+        """The gain over the reference in a metric that is a mean over test examples, with a paired bootstrap over them.
 
-        `metric` is one of those that are means over examples; by default accuracy, or for a number the NLL.
+        By default the metric is accuracy, or NLL if the target is a number.
         """
         if self.reference is None:
             raise FedpriorError("this run has no reference to compare with: pass reference=… or use fedprior.compare.")
@@ -131,7 +131,7 @@ class Result:
         return {}
 
     def example_scores(self, metric: str) -> list[NDArray[Any]]:
-        """Each client's score of every test example, of which more is better; nan where its model diverged."""
+        """Each client's score for every test example, where higher is better; nan where its model diverged."""
         entry = metrics_of(self.federation.target)[metric]
         assert entry.each is not None
         scores: list[NDArray[Any]] = []
@@ -144,7 +144,7 @@ class Result:
         return scores
 
     def numbers(self) -> dict[str, Any]:
-        """What the summary says of single clients."""
+        """The part of the summary about individual clients."""
         found = {"gain": self.gain()._asdict()} if self.reference is not None else {}
         return {**found, "clients": self.clients.reset_index().to_dict(orient="records")}
 
@@ -176,7 +176,7 @@ class Result:
         return self.model(client).predict(x, raw=raw)
 
     def save(self, folder: str | Path) -> None:
-        """Write the models, the test predictions and, last, the summary: a folder with a summary is complete."""
+        """Write the models, the test predictions and, last, the summary, which marks the folder as complete."""
         place = Path(folder)
         about = {k: self.summary[k] for k in TOLD}
         data, tell = self.federation, self._saved
@@ -189,7 +189,7 @@ class Result:
         write_text(place / "summary.json", json.dumps(jsonable(self.summary), indent=2) + "\n")
 
     def _saved(self, models: int) -> None:
-        """Tell whoever watches; it is no event of the run, and in no file."""
+        """Inform the observer; this event is not recorded in any file."""
         if self.journal.observe is not None:
             told = {"kind": "saving", "round": self.summary["rounds"], "models": models, "of": len(self.federation)}
             self.journal.observe(told)

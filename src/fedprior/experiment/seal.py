@@ -1,4 +1,4 @@
-"""Checksums of what a run wrote: of its journals up to a checkpoint, and of all files of a finished run."""
+"""Checksums of a run's files: of its journals up to a checkpoint, and of all files of a finished run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIOR = "prior.safetensors"
 
 
 class Seal(NamedTuple):
-    """The beginning of a file: all that was written up to some moment."""
+    """The beginning of a file: everything written up to some point in time."""
 
     lines: int
     size: int  # in bytes
@@ -35,7 +35,7 @@ class Running:
         self.add(content)
 
     def add(self, content: bytes) -> None:
-        """What was written behind."""
+        """Add content at the end."""
         self.lines, self.size = self.lines + content.count(b"\n"), self.size + len(content)
         self.digest.update(content)
 
@@ -62,7 +62,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def record(folder: Path, summary: dict[str, Any], journals: Mapping[str, Seal]) -> None:
-    """Note in a summary what the run's files must be; that of the events changes with the times that they tell."""
+    """Record the checksums of the run's files in its summary; that of the events is under `timing`."""
     models = sorted(path.relative_to(folder).as_posix() for path in (folder / "models").glob("*.safetensors"))
     tables = {name: seal.sha256 for name, seal in journals.items() if name != EVENTS and seal.size}
     prior = [PRIOR] if (folder / PRIOR).exists() else []
@@ -72,7 +72,7 @@ def record(folder: Path, summary: dict[str, Any], journals: Mapping[str, Seal]) 
 
 
 def check(folder: Path, summary: Mapping[str, Any], only: Iterable[str] | None = None) -> None:
-    """Refuse a finished run of which a file is not what the run wrote; an older one does not say what that was."""
+    """Refuse a finished run if a file is not what the run wrote; summaries of older versions have no checksums."""
     known = dict(summary.get("files", {}))
     if "events" in summary.get("timing", {}):
         known[EVENTS] = summary["timing"]["events"]
@@ -80,5 +80,5 @@ def check(folder: Path, summary: Mapping[str, Any], only: Iterable[str] | None =
         if not (folder / name).is_file() or checksums(folder, [name])[name] != known[name]:
             raise FedpriorError(
                 f"'{folder / name}' is missing or damaged (its checksum is not the one in summary.json): nothing was "
-                "changed; put a copy of it back, or run it again in a new folder."
+                "changed; restore a copy of it, or run it again in a new folder."
             )

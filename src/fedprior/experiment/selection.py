@@ -1,6 +1,6 @@
-"""Which round's personal models are kept: the one with the lowest mean validation NLL, or the last if so asked.
+"""Which round's personal models are kept: the one with the lowest mean validation NLL, or the last on request.
 
-Every method is selected in the same way, Local too. Without validation examples it is the last round.
+This holds for every method, including Local. Without validation examples it is the last round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedprior.metrics import SELECTS
 
 BY = {
     "validation": "lowest mean validation NLL of the personal models; the first such round",
-    "last": "the last round, as asked",
+    "last": "the last round, as requested",
 }
 
 
@@ -30,7 +30,7 @@ class Selection:
     predictions: Predictions | None = None
 
     def better(self, score: float | None) -> bool:
-        """Whether a round replaces the one that is kept: strictly better, or there is nothing to judge by."""
+        """Whether a round replaces the one that is kept: it is strictly better, or there is no score."""
         return self.predictions is None or score is None or _number(score) < self.score
 
     def take(self, round: int, score: float | None, predictions: Predictions) -> None:
@@ -49,7 +49,7 @@ class Selection:
         return found | {"selection": torch.tensor([self.round, self.score], dtype=torch.float64)}
 
     def restore(self, flat: dict[str, Tensor], splits: tuple[str, ...], clients: int) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         if "selection" in flat:
             number, score = flat["selection"].tolist()
             found = {split: [flat[f"selection/{split}/{i}"].numpy() for i in range(clients)] for split in splits}
@@ -57,7 +57,7 @@ class Selection:
 
 
 def validation_score(scores: dict[str, Any]) -> float | None:
-    """What an evaluation is judged by; None where nobody has validation examples."""
+    """The score of an evaluation; None if no client has validation examples."""
     found = scores["personal"]["validation"]
     return float(found[SELECTS]["mean"]) if found["evaluated"] else None
 

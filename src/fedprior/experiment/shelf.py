@@ -1,4 +1,4 @@
-"""The folder of personal models: a file for each client, and `index.json`, which says whose is which."""
+"""The folder of personal models: one file per client, and `index.json`, which maps clients to files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedprior.names import file_name, file_names, on_screen
 
 INDEX = "index.json"
 TOLD = 500
-"""Models between two words about how many are written."""
+"""Number of models between two progress reports."""
 
 
 def write_models(
@@ -30,7 +30,7 @@ def write_models(
     about: Mapping[str, Any],
     tell: Callable[[int], None],
 ) -> None:
-    """Write all of them, or none; `tell` hears now and then how many there are."""
+    """Write all models or none; `tell` is called now and then with the number written so far."""
     leaves = {path: leaf.numpy(force=True) for path, leaf in tree.items(models)}
     files = {client: f"{name}.safetensors" for client, name in file_names(clients).items()}
     with new_folder(folder) as new:
@@ -43,7 +43,7 @@ def write_models(
 
 
 def read_models(folder: Path, clients: Sequence[str], kind: Any, expected: Outline) -> Any:
-    """Everyone's models as a stack, each entry as expected."""
+    """All clients' models as a stack, after checking every entry."""
     files = _files(folder, clients)
     rows = []
     for client in clients:
@@ -51,15 +51,15 @@ def read_models(folder: Path, clients: Sequence[str], kind: Any, expected: Outli
         arrays, about = read_model(path)
         check(path, arrays, expected)
         if about.get("client") != client:
-            told = f"'{on_screen(about.get('client'))}' and not of '{on_screen(client)}'"
-            raise FedpriorError(f"the model in '{path}' is that of {told}: copy the folder of the run anew.")
+            told = f"'{on_screen(about.get('client'))}' and not to '{on_screen(client)}'"
+            raise FedpriorError(f"the model in '{path}' belongs to {told}: copy the run's folder again.")
         rows.append(arrays)
     stacked = {name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in expected}
     return tree.unflatten(kind, stacked)
 
 
 def _files(folder: Path, clients: Sequence[str]) -> dict[str, str]:
-    """Client -> file; older folders have no index, and files that are called as the clients are."""
+    """Client -> file; older folders have no index, and files are named after the clients."""
     path = folder / INDEX
     if not path.exists():
         return {client: f"{file_name(client)}.safetensors" for client in clients}
@@ -67,7 +67,7 @@ def _files(folder: Path, clients: Sequence[str]) -> dict[str, str]:
         found = json.loads(path.read_text(encoding="utf-8"))
         files = {client: str(found[client]) for client in clients}
     except (ValueError, KeyError, TypeError):
-        raise FedpriorError(f"'{path}' is damaged, for it does not name every client's file: copy it anew.") from None
+        raise FedpriorError(f"'{path}' is damaged (it does not name every client's file): copy it again.") from None
     if any(Path(file).name != file for file in files.values()):
-        raise FedpriorError(f"'{path}' is damaged, for it names a file of another folder: copy it anew.")
+        raise FedpriorError(f"'{path}' is damaged (it names a file in another folder): copy it again.")
     return files

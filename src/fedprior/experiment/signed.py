@@ -56,11 +56,11 @@ def read(path: Path, what: str) -> tuple[Arrays, dict[str, Any]]:
         raise unreadable(path, what, error) from None
     signed = _SIGNED.fullmatch(metadata["fedprior"])
     if checked and (signed is None or signed[1] != _checksum(arrays, "{" + signed[2])):
-        raise FedpriorError(f"'{path}' is damaged, for its checksum is wrong: copy or make it anew.")
+        raise FedpriorError(f"'{path}' is damaged (its checksum is wrong): copy or create it again.")
     return arrays, about
 
 
 def unreadable(path: str | Path, what: str, error: Exception) -> FedpriorError:
-    """The error for a description that does not tell what it should."""
+    """The error for a description that is incomplete or malformed."""
     why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-    return FedpriorError(f"the description of the {what} in '{path}' cannot be read ({why}): copy or make it anew.")
+    return FedpriorError(f"the description of the {what} in '{path}' cannot be read ({why}): copy or create it again.")
