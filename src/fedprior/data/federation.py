@@ -24,7 +24,7 @@ from fedprior.data.target import Classes, Number, Target
 from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.rng import Key
 
-__all__ = ["SPLITS", "Examples", "Federation", "from_arrays"]
+__all__ = ["SPLITS", "Examples", "Federation", "from_arrays", "outline"]
 
 Fit = Callable[[NDArray[Any]], Scaler | None]
 """From a client's training inputs to what is done to all of its inputs."""
@@ -47,6 +47,7 @@ class Federation:
     recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"model": ..., "train": ...} that suit it
     encoders: tuple[Encoder | None, ...] = ()  # what was done to each client's inputs, one per client
     setup_bytes: int = 0  # sent by each client before the first round, for shared scaling
+    elsewhere: bool = False  # the examples are at the clients: only their numbers are known here
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -126,8 +127,26 @@ class Federation:
         return sizes.join(self.label_counts().add_prefix("label "))
 
     def heterogeneity(self) -> dict[str, float]:
-        """How unequal the clients are: sizes and labels of the training data."""
-        return size_spread(self.train.size) | self.target.spread(self.labels())
+        """How unequal the clients are: sizes and, where they are known, labels of the training data."""
+        return size_spread(self.train.size) | ({} if self.elsewhere else self.target.spread(self.labels()))
+
+
+def outline(
+    sizes: Mapping[str, Mapping[str, int]],
+    shape: tuple[int, ...],
+    target: Target,
+    *,
+    seed: int = 0,
+    name: str = "custom",
+    options: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Federation:
+    """What a server knows of sites whose examples stay with them: their names and the sizes of their splits."""
+    x, y = torch.empty(0, *shape), torch.empty(0, dtype=target.dtype)
+    nowhere = (0,) * len(sizes)
+    parts = {s: ClientData(x, y, nowhere, tuple(int(of[s]) for of in sizes.values())) for s in SPLITS}
+    told = {"options": dict(options or {}), "recipe": dict(recipe or {})}
+    return Federation(tuple(sizes), **parts, target=target, name=name, seed=seed, elsewhere=True, **told)  # type: ignore[arg-type]
 
 
 def from_arrays(
@@ -144,6 +163,7 @@ def from_arrays(
     standardise: bool = False,
     impute: bool = False,
     scaling: Literal["own", "shared"] = "own",
+    scaler: Scaler | None = None,
     schema: Schema | None = None,
     name: str = "custom",
     options: Mapping[str, Any] | None = None,
@@ -155,8 +175,8 @@ def from_arrays(
     With `tests`, one (x, y) per client to test on, none of `clients` is held out for testing. `keep` is the share of
     training examples that each client keeps. Missing values (NaN) are refused, or filled in with `impute`.
     Scaling uses each client's own training examples, and missing values become their median; with `shared`, it uses
-    all clients' and their mean: each client then sends `Sums` and no rows. `schema` names the inputs,
-    in the order of `schema.matrix`.
+    all clients' and their mean: each client then sends `Sums` and no rows. A `scaler` that was agreed on with other
+    sites replaces both. `schema` names the inputs, in the order of `schema.matrix`.
     """
     pairs("clients", clients)
     if tests is not None:
@@ -170,7 +190,9 @@ def from_arrays(
     cuts: Iterable[Cut] = cut(clients, tests, kind, shares, Key.from_seed(seed), impute)
     fit: Fit = partial(Scaler.fitted, standardise=standardise, impute=impute)
     size = 0
-    if scaling == "shared" and (standardise or impute):
+    if scaler is not None:
+        fit = lambda _: scaler  # noqa: E731
+    elif scaling == "shared" and (standardise or impute):
         cuts = list(cuts)
         sums = {own.client: Sums.of(own.train[0]) for own in cuts}
         common = Scaler.from_sums(Sums.of_all(sums), standardise=standardise, impute=impute)

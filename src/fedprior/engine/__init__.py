@@ -1,14 +1,13 @@
 """The engine: stacks of clients × worker processes, one torch thread each.
 
 It owns what a run keeps between rounds. Clients' states and uplinks are in memory that all workers share, so a round
-sends only row numbers through the pipes. The same code runs in this process, in worker processes or as tasks on a Ray
-cluster: a `Runner` does the jobs. The engine is told which clients answered, and counts only those.
+sends only row numbers through the pipes. The same code runs in this process, in workers, as tasks on a Ray cluster, or
+at real sites: a `Runner` does the jobs. The engine is told which clients answered, and counts only those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -64,6 +63,7 @@ class Round(NamedTuple):
     logs: dict[str, NDArray[np.float64]]  # name -> [N], nan for those who did not train
     counted: list[int]  # clients whose uplinks are in the new prior; if empty, it is unchanged
     left_out: dict[int, str]  # clients whose update was discarded, and why
+    evaluation: Evaluation | None = None  # of the personal models before the round, if it was asked for
 
 
 class Evaluation(NamedTuple):
@@ -99,13 +99,14 @@ class Engine:
         self.ids[ranked] = torch.arange(len(federation))
         self.server = method.init_server(self.root, len(federation))
         self.context = Context(method, federation, self.root)
-        shapes = self._rehearse()
+        shapes = rehearsed(self.context, self.server, self.ids)
         at_work = 1 if runner is not None else self._workers(workers)
         self.sharing: Sharing = "nobody" if at_work == 1 else start_method or how_to_start()
         self.need = self._need(shapes, at_work, evaluations)
         self.need.check(self.sharing)
         self.memory = self._memory(shapes)
         self.kept: Any = None  # the personal models that `keep` stored
+        self.judged = self.server  # the server's state at the last evaluation
         self.prior: Any = None  # the server's state that they were made with, if other clients could use it too
         self.logs: dict[str, NDArray[np.float64]] = {}  # of each client's last update, [N]
         self.updated = np.zeros(len(federation), dtype=np.int64)  # the round of that update, from 1; 0: none yet
@@ -123,7 +124,7 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.runner.close()
 
     @property
@@ -131,15 +132,13 @@ class Engine:
         """All clients."""
         return list(range(len(self.federation)))
 
-    def _rehearse(self) -> Shapes:
-        """The shapes of states, messages and models, from a dummy client that takes a round of zero steps."""
-        return rehearsed(self.context, self.server, self.ids)
-
     def _need(self, shapes: Shapes, workers: int, evaluations: int) -> Need:
         weights = self.method.task.size * self.method.task.dtype.itemsize
         state, up, personal, down = (tree.nbytes(part) for part in shapes)
         clients = len(self.federation)
         rows = sum(sum(self.federation.split(split).size) for split in ("validation", "test"))
+        if self.federation.elsewhere:  # sites keep their own states, models and predictions
+            state = personal = rows = 0
         told = {"predicted": rows * max(2, self.method.task.likelihood.outputs), "lines": LINES * evaluations}
         return need(state, up, personal, down, clients, weights, min(self.largest, clients), workers, **told)
 
@@ -149,13 +148,15 @@ class Engine:
     def _memory(self, shapes: Shapes) -> Memory:
         """Memory for every client's state, uplink, message and personal model."""
         n = len(self.federation)
+        here = 0 if self.federation.elsewhere else n  # states and models of real sites stay with them
         return Memory(
-            states=tree.map(lambda leaf: self._room(leaf, n), shapes.state),
+            states=tree.map(lambda leaf: self._room(leaf, here), shapes.state),
             joined=zeros((n,), torch.bool, self.sharing),
             ups=tree.map(lambda leaf: self._room(leaf, n), shapes.up),
             down=tree.map(lambda leaf: zeros(leaf.shape, leaf.dtype, self.sharing), shapes.down),
-            personal=tree.map(lambda leaf: self._room(leaf, n), shapes.personal),
+            personal=tree.map(lambda leaf: self._room(leaf, here), shapes.personal),
             addressed=self.method.hints.personal_downlink,
+            counted=zeros((n,), torch.int64, self.sharing),
         )
 
     def _room(self, leaf: Tensor, rows: int) -> Tensor:
@@ -174,31 +175,37 @@ class Engine:
         for target, value in zip(tree.leaves(self.memory.down), tree.leaves(down), strict=True):
             target.copy_(value)
 
-    def round(self, number: int, trainers: list[int], reporters: list[int]) -> Round:
+    def round(
+        self, number: int, trainers: list[int], reporters: list[int], splits: tuple[str, ...] | None = None
+    ) -> Round:
         """One round: all `trainers` train, and the uplinks of the `reporters` that answer are aggregated.
 
         An update that did not come back, or is not finite, is discarded: neither the prior nor the client's own state
-        changes because of it.
+        changes because of it. Where clients are elsewhere, the message that asks them to train may ask for an
+        evaluation on `splits` before.
         """
+        assert splits is None or self.federation.elsewhere
         self._broadcast()
         reporters = sorted(reporters, key=lambda i: self.federation.clients[i])
         slot = {i: k for k, i in enumerate(reporters)}
         jobs = [TrainJob(rows, [slot.get(i, -1) for i in rows], number) for rows in self._stacks(trainers)]
-        answers = self._run(jobs)
+        found = self._run([*([] if splits is None else self._evaluations(number, splits)), *jobs])
+        evaluation = None if splits is None else self._evaluated(found, splits)
+        answers = [answer for answer in found if not answer.scores]
         left_out = {row: why for answer in answers for row, why in answer.left_out.items()}
         came = {row for answer in answers for row in answer.rows}
         left_out |= {row: NO_ANSWER for row in trainers if row not in came and row not in left_out}
-        self.memory.joined[torch.tensor([row for row in trainers if row not in left_out], dtype=torch.int64)] = True
+        fine = torch.tensor([row for row in trainers if row not in left_out], dtype=torch.int64)
+        self.memory.joined[fine], self.memory.counted[fine] = True, number + 1
         counted = [row for row in reporters if row not in left_out]
         counted = counted if len(counted) >= self.min_answers else []
         if counted:
             self._aggregate([slot[row] for row in counted], self.ids[counted])
-        return Round(self._logged(answers, number + 1), counted, left_out)
+        return Round(self._logged(answers, number + 1), counted, left_out, evaluation)
 
     def _aggregate(self, slots: list[int], ids: Tensor) -> None:
-        rows = slice(len(slots)) if slots == list(range(len(slots))) else slots
-        server = tree.map(self._own, self.method.aggregate(self.server, tree.index(self.memory.ups, rows), ids))
-        self.server = server
+        ups = tree.index(self.memory.ups, slice(len(slots)) if slots == list(range(len(slots))) else slots)
+        self.server = tree.map(self._own, self.method.aggregate(self.server, ups, ids))
 
     def _own(self, leaf: Tensor) -> Tensor:
         """A copy if the leaf shares memory with the uplinks, which the next round overwrites."""
@@ -223,17 +230,28 @@ class Engine:
     def evaluate(self, number: int, splits: tuple[str, ...]) -> Evaluation:
         """Evaluate every client's personal model after round `number`, where the client's examples are."""
         self._broadcast()
+        return self._evaluated(self._run(self._evaluations(number, splits)), splits)
+
+    def _evaluations(self, number: int, splits: tuple[str, ...]) -> list[EvaluateJob]:
+        self.judged = self.server
+        return [EvaluateJob(rows, splits, number) for rows in self._stacks(self.everyone)]
+
+    def _evaluated(self, answers: list[Answer], splits: tuple[str, ...]) -> Evaluation:
+        """Metrics by client: none for those that did not answer."""
         scores: dict[str, list[Values]] = {s: [{} for _ in self.everyone] for s in splits}
         found: Predictions = {s: [np.empty((0, 0), np.float32)] * len(self.federation) for s in splits}
-        for answer in self._run([EvaluateJob(rows, splits, number) for rows in self._stacks(self.everyone)]):
-            for k, row in enumerate(answer.rows):
-                for split in splits:
-                    scores[split][row] = answer.scores[split][k]
-                    found[split][row] = answer.predictions[split][k]
+        for answer in answers:
+            for split, of_split in answer.scores.items():
+                for k, row in enumerate(answer.rows):
+                    scores[split][row] = of_split[k]
+                    if answer.predictions:
+                        found[split][row] = answer.predictions[split][k]
         return Evaluation(scores, found)
 
     def predict_global(self, splits: tuple[str, ...]) -> Predictions | None:
-        """The prior's own predictions on every client's examples, if the method has a global model."""
+        """The prior's own predictions on every client's examples, if these are here and there is a global model."""
+        if self.federation.elsewhere:
+            return None
         found: Predictions = {}
         nothing = np.empty((0, self.method.task.likelihood.parameters), np.float32)
         for split in splits:
@@ -253,12 +271,13 @@ class Engine:
         A server state with a part for each client is not a prior for others, and as large as all their models.
         """
         self.kept = tree.clone(self.memory.personal)
-        self.prior = None if self.memory.addressed else self.server
+        self.prior = None if self.memory.addressed else self.judged
 
     def snapshot(self) -> dict[str, Tensor]:
         """Everything a checkpoint must hold for `restore` to continue as if there had been no interruption."""
         memory, logs = self.memory, {name: torch.from_numpy(values) for name, values in self.logs.items()}
-        state = {"server": self.server, "states": memory.states, "joined": memory.joined, "logs": logs}
+        state = {"server": self.server, "states": memory.states, "logs": logs}
+        state |= {"joined": memory.joined, "counted": memory.counted}
         kept = {} if self.kept is None else {"kept": self.kept}
         kept |= {} if self.prior is None else {"prior": self.prior}
         return tree.flatten({**state, **kept, "updated": torch.from_numpy(self.updated)})
@@ -268,6 +287,7 @@ class Engine:
         server, client, _, _, personal = self.method.types
         self.server = tree.unflatten(server, flat, "server")
         self.memory.joined.copy_(flat["joined"])
+        self.memory.counted.copy_(flat.get("counted", self.memory.counted))  # which older checkpoints lack
         states = tree.unflatten(client, flat, "states")
         for target, source in zip(tree.leaves(self.memory.states), tree.leaves(states), strict=True):
             target.copy_(source)

@@ -116,6 +116,7 @@ class Memory:
     down: Any  # D, shared or [N, ...]
     personal: Any  # P  [N, ...]  as last evaluated
     addressed: bool  # the downlink is one message per client
+    counted: Tensor  # [N] int64: rounds done with each client's newest update that counts; 0: none
 
     def view(self, rows: list[int]) -> View:
         """Views of consecutive rows (which no method may write to), or copies of others."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import tomli_w
 
 from fedprior.data.registry import DATASETS
+from fedprior.engine import RunnerFactory
 from fedprior.errors import FedpriorError
 from fedprior.experiment import config as configs
 from fedprior.experiment.checkpoint import check_run
@@ -52,9 +53,16 @@ def _continue(setup: Setup, folder: Path) -> None:
 
 
 def carry_out(
-    setup: Setup, folder: Path | None, reference: Result | None = None, observe: Observer | None = None
+    setup: Setup,
+    folder: Path | None,
+    reference: Result | None = None,
+    observe: Observer | None = None,
+    runner: RunnerFactory | None = None,
 ) -> Result:
-    """Do the rest of a run, or only read a finished one; the caller holds the folder's lock."""
+    """Do the rest of a run, or only read a finished one; the caller holds the folder's lock.
+
+    `runner` does the jobs of clients that are elsewhere.
+    """
     method, federation = setup.method, setup.federation
     if folder is not None and finished(folder, setup.settings.rounds):
         check_run(folder / "checkpoint", federation.fingerprint(), identity(setup))
@@ -68,6 +76,7 @@ def carry_out(
         resume=folder is not None,
         reference=reference,
         observe=observe,
+        runner=runner,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import Counter
@@ -28,6 +29,8 @@ from fedprior.files import clear_temporary
 from fedprior.metrics import Cohort, cohort, cohort_metrics, metrics_of
 
 SPLITS = ("validation", "test")
+Logged = tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]
+"""The round of each client's last update, and what the method logged of it."""
 
 
 def execute(
@@ -84,6 +87,7 @@ class Run:
         self.engine, self.settings, self.journal, self.folder = engine, settings, journal, folder
         self.selection = Selection()
         self.last: Predictions = {}
+        self.pending: Logged | None = None  # an evaluation that the next round brings along
         self.warned = False
         self.saver = None
         if folder is not None:
@@ -126,7 +130,10 @@ class Run:
         judged = last or done % settings.every(settings.eval_every) == 0
         self._round(number, judged=judged)
         if judged and not last:  # the last evaluation comes after the last checkpoint, and always runs
-            self.evaluate(done)
+            if self.engine.federation.elsewhere:
+                self.pending = self._logged()  # a message to a real site costs seconds: the next one asks for both
+            else:
+                self.evaluate(done)
         if self.saver is not None and (last or done % settings.every(settings.checkpoint_every) == 0):
             self.saver.save(done, self.engine.snapshot() | self.selection.snapshot(), self.journal.seals())
 
@@ -136,7 +143,10 @@ class Run:
         everyone = method.hints.everyone_trains and (judged or not method.memoryless)
         rounds = self.settings.rounds
         drawn = self.settings.participation.draw(engine.root, clients, number, rounds, everyone_trains=everyone)
-        done = engine.round(number, drawn.trainers, drawn.reporters)
+        splits, pending, self.pending = None if self.pending is None else SPLITS, self.pending, None
+        done = engine.round(number, drawn.trainers, drawn.reporters, splits)
+        if done.evaluation is not None and pending is not None:
+            self._judge(number, done.evaluation, pending)
         up, down = engine.message_bytes()
         self.journal.event(
             {
@@ -161,8 +171,14 @@ class Run:
 
     def evaluate(self, done: int) -> None:
         """Metrics of every client's personal model, and of the global one, on validation and test."""
+        self._judge(done, self.engine.evaluate(done, SPLITS), self._logged())
+
+    def _logged(self) -> Logged:
+        return self.engine.updated.copy(), {name: values.copy() for name, values in self.engine.logs.items()}
+
+    def _judge(self, done: int, found: Evaluation, logged: Logged) -> None:
         engine, journal, clients = self.engine, self.journal, self.engine.federation.clients
-        found, shared = engine.evaluate(done, SPLITS), engine.predict_global(SPLITS)
+        shared = engine.predict_global(SPLITS)
         judged = {"personal": {split: self._personal(found, split) for split in SPLITS}}
         if shared is not None:
             judged["global"] = {split: self._shared(shared, split) for split in SPLITS}
@@ -172,18 +188,24 @@ class Run:
                 told = {**of.summary, "evaluated": of.evaluated, "diverged": of.diverged}
                 scores.setdefault(kind, {})[split] = told
                 journal.evaluation(done, kind, split, clients, of)
-        journal.client_logs(done, clients, engine.updated, engine.logs)
+        journal.client_logs(done, clients, *logged)
         self.last = found.predictions
-        score = validation_score(scores)
+        silent = [client for client, values in zip(clients, found.scores["test"], strict=True) if not values]
+        score = math.nan if silent else validation_score(scores)  # a mean without the worst site must not be chosen
         if self.settings.select == "last" or self.selection.better(score):
             engine.keep()
             self.selection.take(done, score, found.predictions)
-        journal.event({"kind": "evaluation", "round": done, "selected": self.selection.round, **scores})
+        unanswered = {"unanswered": silent} if silent else {}
+        journal.event({"kind": "evaluation", "round": done, "selected": self.selection.round, **unanswered, **scores})
 
     def _personal(self, found: Evaluation, split: str) -> Cohort:
-        federation = self.engine.federation
+        federation, scores = self.engine.federation, found.scores[split]
+        metrics, sizes = metrics_of(federation.target), federation.split(split).size
+        if federation.elsewhere:  # a site that did not answer has no examples this time
+            answered = [size if values else 0 for size, values in zip(sizes, scores, strict=True)]
+            return cohort(metrics, [values or dict.fromkeys(metrics) for values in scores], answered, None)
         pairs = list(zip(found.predictions[split], federation.labels(split), strict=True))
-        return cohort(metrics_of(federation.target), found.scores[split], federation.split(split).size, pairs)
+        return cohort(metrics, scores, sizes, pairs)
 
     def _shared(self, found: Predictions, split: str) -> Cohort:
         federation = self.engine.federation

@@ -180,9 +180,10 @@ class Result:
         place = Path(folder)
         about = {k: self.summary[k] for k in TOLD}
         data, tell = self.federation, self._saved
-        write_models(place / "models", self.models, data.clients, data.encoders, about, tell)
-        test = dict(zip(map(tensor_key, data.clients), self.predictions["test"], strict=True))
-        write_bytes(place / "predictions.safetensors", pack(test))
+        if not data.elsewhere:  # else every site has its own
+            write_models(place / "models", self.models, data.clients, data.encoders, about, tell)
+            test = dict(zip(map(tensor_key, data.clients), self.predictions["test"], strict=True))
+            write_bytes(place / "predictions.safetensors", pack(test))
         if self.server is not None:
             self.prior.save(place / PRIOR)
         seal.record(place, self.summary, self.journal.seals() if self.journal.folder == place else {})
@@ -223,6 +224,8 @@ def load_result(folder: Path, method: AnyMethod, federation: Federation, referen
             summary["selected"]["personal"]["test"].setdefault(metric, dict.fromkeys(SAID))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FedpriorError(f"'{folder / 'summary.json'}' is damaged and cannot be read: {error}.") from None
+    if federation.elsewhere:  # every site has its own model and predictions
+        return Result(method, federation, journal, {}, None, summary, reference)
     test, _ = read_tensors(folder / "predictions.safetensors")
     expected = outline(method, federation.shape, federation.target)
     models = read_models(folder / "models", federation.clients, method.types[-1], expected)

@@ -65,8 +65,8 @@ def record(folder: Path, summary: dict[str, Any], journals: Mapping[str, Seal]) 
     """Record the checksums of the run's files in its summary; that of the events is under `timing`."""
     models = sorted(path.relative_to(folder).as_posix() for path in (folder / "models").glob("*.safetensors"))
     tables = {name: seal.sha256 for name, seal in journals.items() if name != EVENTS and seal.size}
-    prior = [PRIOR] if (folder / PRIOR).exists() else []
-    summary["files"] = tables | checksums(folder, ["predictions.safetensors", *prior, *models])
+    single = [name for name in ("predictions.safetensors", PRIOR) if (folder / name).exists()]
+    summary["files"] = tables | checksums(folder, [*single, *models])
     if EVENTS in journals:
         summary["timing"]["events"] = journals[EVENTS].sha256
 
