@@ -37,7 +37,11 @@ def options(cls: type[Any]) -> str:
             continue
         kind, *notes = get_args(hints[field.name]) or (hints[field.name],)
         info = next((n for n in notes if isinstance(n, FieldInfo)), None)
-        default = field.default.default if isinstance(field.default, FieldInfo) else field.default
+        default = (
+            field.default.get_default(call_default_factory=True)
+            if isinstance(field.default, FieldInfo)
+            else field.default
+        )
         lines.append(f"| `{field.name}` | `{default}` | {_range(kind, info)} | {info.description if info else ''} |")
     return "\n".join(lines) if len(lines) > 2 else "No options of its own."
 

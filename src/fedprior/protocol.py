@@ -68,7 +68,7 @@ class About(NamedTuple):
     moment: Moment  # when the personal model is taken
     private: tuple[str, ...] = ()  # fields of the client state that no uplink may contain
     needs_classes: bool = False  # it is not defined for a numeric target
-    uses_validation: bool = False  # `personalise` uses the client's validation examples
+    uses_validation: bool = False  # it uses the client's validation examples, for calibration or mixing weights
 
 
 class Hints(NamedTuple):
@@ -114,6 +114,19 @@ class Method(ABC, Generic[S, C, D, U, P]):
     def moment(self) -> Moment:
         """When the personal model is taken; an option may change it."""
         return self.about.moment
+
+    @property
+    def uses_validation(self) -> bool:
+        """Whether the client's validation examples are in `data.validation`; an option may change it."""
+        return self.about.uses_validation
+
+    @property
+    def trajectory(self) -> str:
+        """Two methods with one task, one training and equal trajectories have equal states in every round.
+
+        They differ in `personalise` and `predict` alone, so that one training serves both.
+        """
+        return f"{self.about.name} {self.hyperparameters()}"
 
     @property
     def memoryless(self) -> bool:
@@ -188,7 +201,7 @@ class Method(ABC, Generic[S, C, D, U, P]):
     def personalise(self, client: C, down: D, data: ClientData, keys: Keys) -> P:
         """The model each client predicts with, given its state and the newest message. Has no side effects.
 
-        With `about.uses_validation`, the client's validation examples are in `data.validation`.
+        With `uses_validation`, the client's validation examples are in `data.validation`, as in `local_update`.
         """
 
     def predict(self, personal: P, x: Tensor, keys: Keys) -> Tensor:
@@ -207,6 +220,7 @@ class Method(ABC, Generic[S, C, D, U, P]):
         return self.task.predictive_shared(server.w, x) if isinstance(server, Weights) else None
 
 
+AnyMethod = Method[Any, Any, Any, Any, Any]
 Types = tuple[Any, Any, Any, Any, Any]
 
 

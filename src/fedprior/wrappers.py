@@ -18,12 +18,10 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.errors import FedpriorError
-from fedprior.protocol import About, Hints, Logs, Method, Types, Weights
+from fedprior.protocol import About, AnyMethod, Hints, Logs, Types, Weights
 from fedprior.rng import Key, Keys
 from fedprior.training import Train, descend
 from fedprior.tree import Params
-
-AnyMethod = Method[Any, Any, Any, Any, Any]
 
 
 class Wrapper(AnyMethod):
@@ -49,6 +47,11 @@ class Wrapper(AnyMethod):
     def types(self) -> Types:
         """The inner method's."""
         return self.inner.types
+
+    @property
+    def uses_validation(self) -> bool:
+        """As the inner method."""
+        return self.inner.uses_validation
 
     def init_server(self, key: Key, clients: int = 1) -> Any:
         """The inner method's."""
@@ -99,6 +102,11 @@ class FineTuned(Wrapper):
         return inner._replace(
             name=f"{inner.name}+ft", title=f"{inner.title}+FT", personal=f"{inner.personal}, fine-tuned"
         )
+
+    @property
+    def trajectory(self) -> str:
+        """The inner method's: training does not see the fine-tuned copies."""
+        return self.inner.trajectory
 
     def objective(self, w: Params, nothing: Params, batch: Batch) -> Tensor:
         """The loss alone."""

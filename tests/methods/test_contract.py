@@ -95,6 +95,7 @@ MESSAGES: dict[str, tuple[int, int]] = {  # scalars (up, down) per client, from 
     "pfedme": (D + 1, D),
     "pfedbred": (D + 1, D),
     "pfedfda": (30 + 3 * 6 + 21 + 1, 30 + 3 * 6 + 21),  # base, K·d means, d(d+1)/2 covariances, count
+    "stack": (D + 1 + 2 * 35 + 1, D + 35 + 1),  # FedAvg's; ℓ, ρ and whether there were rows; π and the round
     "pfedvem": (D + 2, D),  # head mean, base, confidence and count; never the posterior's width
 }
 
@@ -279,7 +280,7 @@ def test_state_moves_where_the_method_has_state(name: str, on: Setting) -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [(name, {}) for name in NAMES if "+" not in name and METHODS[name].hints.everyone_trains]
+    [(name, {}) for name in NAMES if "+" not in name and build(name).hints.everyone_trains]
     + [("pfedme", {"restart": "theta"})]
     + [("pfedbred", {"variant": v}) for v in ("lg", "meg", "mh_code")]
     + [("pfedbred", {"variant": "lg", "prox_start": start}) for start in ("v", "mu", "theta")],
@@ -333,7 +334,7 @@ def _changes(cls: type[Any], plain: Any) -> Iterator[tuple[dict[str, Any], dict[
         extra: dict[str, Any] = found[0] if found else {}
         context = dict(extra.get("alive_with", {}))
         value = context.get(field.name, getattr(plain, field.name))
-        for other in extra.get("others", _others(get_args(hint)[0], value)):
+        for other in extra["others"] if "others" in extra else _others(get_args(hint)[0], value):
             yield context, {**context, field.name: other}
 
 
@@ -379,7 +380,7 @@ def test_validation_examples_reach_a_model_only_if_it_says_so(name: str, on: Set
         data, validation=dataclasses.replace(data.validation, y=other_labels(data, "validation"))
     )
     a, b = (rounds(on.bound(name, d), d) for d in (data, poisoned))
-    assert (a.vector() != b.vector()).any() == on.bound(name, data).about.uses_validation
+    assert (a.vector() != b.vector()).any() == on.bound(name, data).uses_validation
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if METHODS[n.split("+")[0]].about.needs_classes])

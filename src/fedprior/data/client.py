@@ -73,6 +73,14 @@ class ClientData:
         rows = slice(self.start[c], self.start[c] + self.size[c])
         return self.x[rows], self.y[rows]
 
+    def pick(self, rows: Sequence[NDArray[np.int64]]) -> ClientData:
+        """The same clients with some of their examples, given by their places among the client's own; a copy."""
+        flat = np.concatenate([start + own for start, own in zip(self.start, rows, strict=True)])
+        sizes = [len(own) for own in rows]
+        ends = np.cumsum([0, *sizes]).tolist()
+        chosen = torch.from_numpy(flat)
+        return replace(self, x=self.x[chosen], y=self.y[chosen], start=tuple(ends[:-1]), size=tuple(sizes))
+
     def batches(self, size: int) -> Iterator[Batch]:
         """One pass over all examples, in order; clients that have none left stay in the stack with weight 0."""
         for first in range(0, max(self.size, default=0), size):
@@ -107,6 +115,21 @@ def _gather(data: ClientData, rows: NDArray[np.int64], counts: NDArray[np.int64]
     dtype = data.x.dtype if data.x.is_floating_point() else torch.float32
     start = np.asarray(data.start[: rows.shape[-2]])[:, None]
     return Batch(x, y, _weights(counts, rows.shape[-1], dtype), torch.from_numpy(rows - start))
+
+
+def every_third(data: ClientData, keys: Keys) -> tuple[ClientData, ClientData]:
+    """(two thirds, one third) of every client's examples: every third one in the order of the labels.
+
+    So both parts have all classes, or the whole range of a number. Which ones depends on the client alone, not on the
+    round: whoever trains on the first part never sees the second.
+    """
+    rest, held = [], []
+    for c, key in enumerate(Keys(keys.root, keys.origin).fold("every third")):
+        shuffled = torch.randperm(data.size[c], generator=key.generator())
+        order = shuffled[data.client(c)[1][shuffled].argsort(stable=True)].numpy()
+        held.append(np.sort(order[1::3]))
+        rest.append(np.setdiff1d(order, held[-1]))
+    return data.pick(rest), data.pick(held)
 
 
 class Schedule(NamedTuple):

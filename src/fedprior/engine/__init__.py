@@ -22,7 +22,6 @@ from fedprior.engine.pool import Here, Pool, Runner, RunnerFactory, WorkerError
 from fedprior.engine.rehearsal import Shapes, personal_model, rehearsed
 from fedprior.engine.stack import (
     Answer,
-    AnyMethod,
     Context,
     EvaluateJob,
     Job,
@@ -34,6 +33,7 @@ from fedprior.engine.stack import (
     least_stacks,
 )
 from fedprior.metrics import Values
+from fedprior.protocol import AnyMethod
 from fedprior.rng import Key
 from fedprior.room import check_room
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation
-from fedprior.engine.stack import AnyMethod, Context, EvaluateJob, TrainJob, View
+from fedprior.engine.stack import Context, EvaluateJob, TrainJob, View
+from fedprior.protocol import AnyMethod
 from fedprior.rng import Key
 
 

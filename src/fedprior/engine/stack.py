@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprior import tree
+from fedprior.data.client import ClientData
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError
 from fedprior.metrics import Metric, Values, evaluate, metrics_of
 from fedprior.models.task import EVALUATION_BATCH
-from fedprior.protocol import Method
+from fedprior.protocol import AnyMethod
 from fedprior.rng import Key, Keys
-
-AnyMethod = Method[Any, Any, Any, Any, Any]
 
 STACK_SCALARS = 2_500_000  # weights per stack that still run well on one core
 STACK_CLIENTS = 256
@@ -150,14 +149,19 @@ class Context:
         """The clients' keys."""
         return self._keys[rows]
 
+    def _data(self, rows: list[int]) -> ClientData:
+        """The stack's training examples; its validation examples too, for a method that says that it uses them."""
+        data = self.federation.train[rows]
+        return replace(data, validation=self.federation.validation[rows]) if self.method.uses_validation else data
+
     def _states(self, rows: list[int], view: View, down: Any) -> Any:
         """The stack's states; new clients get their initial ones."""
         new = [k for k, joined in enumerate(view.joined) if not joined]
         if not new:
             return view.states
         fresh_rows = [rows[k] for k in new]
-        data, keys = self.federation.train[fresh_rows], self.keys(fresh_rows).fold("join")
-        fresh = self.method.init_client(tree.index(down, new), data, keys)
+        keys = self.keys(fresh_rows).fold("join")
+        fresh = self.method.init_client(tree.index(down, new), self._data(fresh_rows), keys)
         if len(new) == len(rows):
             return fresh
         where = torch.tensor(new)
@@ -170,8 +174,8 @@ class Context:
         return self._train(job, state, down) if isinstance(job, TrainJob) else self._evaluate(job, state, down)
 
     def _train(self, job: TrainJob, state: Any, down: Any) -> tuple[Answer, list[Written]]:
-        data, keys = self.federation.train[job.rows], self.keys(job.rows).fold("round", job.round)
-        state, up, logs = self.method.local_update(state, down, data, keys)
+        keys = self.keys(job.rows).fold("round", job.round)
+        state, up, logs = self.method.local_update(state, down, self._data(job.rows), keys)
         fine = finite(up, state, len(job.rows))
         counted = [k for k, ok in enumerate(fine) if ok]
         reporting = [k for k in counted if job.slots[k] >= 0]
@@ -184,10 +188,7 @@ class Context:
 
     def _evaluate(self, job: EvaluateJob, state: Any, down: Any) -> tuple[Answer, list[Written]]:
         method, keys = self.method, self.keys(job.rows).fold("evaluation", job.round)
-        data = self.federation.train[job.rows]
-        if method.about.uses_validation:
-            data = replace(data, validation=self.federation.validation[job.rows])
-        personal = method.personalise(state, down, data, keys.fold("personalise"))
+        personal = method.personalise(state, down, self._data(job.rows), keys.fold("personalise"))
         predictions = {split: self._predict(personal, job.rows, split, keys.fold("predict")) for split in job.splits}
         scores = {split: self._scores(found, job.rows, split) for split, found in predictions.items()}
         return Answer(job.rows, scores=scores, predictions=predictions), [Written("personal", job.rows, personal)]

@@ -27,9 +27,10 @@ def catalogue() -> list[dict[str, Any]]:
     task = Task(build_model("mlp", {}, data.shape, likelihood.outputs), likelihood)
     entries = []
     for name, cls in METHODS.items():
-        with single_thread(), Engine(build(name).bind(task, Train()), data, 0) as engine:
+        method = build(name).bind(task, Train())
+        with single_thread(), Engine(method, data, 0) as engine:
             up, down = engine.message_bytes()
-        entries.append({**cls.about._asdict(), **cls.hints._asdict(), "bytes_up": up, "bytes_down": down})
+        entries.append({**cls.about._asdict(), **method.hints._asdict(), "bytes_up": up, "bytes_down": down})
     return sorted(entries, key=lambda e: (GROUPS.index(e["group"]), e["year"], e["name"]))
 
 

@@ -40,6 +40,11 @@ class FedAvgFT(Averaging):
         Field(ge=0, description="epochs of fine-tuning before prediction; by default as in `train`; 0 is FedAvg"),
     ] = None
 
+    @property
+    def trajectory(self) -> str:
+        """FedAvg's: training does not see the fine-tuned copies."""
+        return "fedavg {}"
+
     def objective(self, w: Params, w_t: Params, batch: Batch) -> Tensor:
         """F_k(w)."""
         return self.task.nll(w, batch)

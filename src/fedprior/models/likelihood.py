@@ -46,6 +46,9 @@ class Likelihood(Protocol):
     def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
         """One distribution from several, [S, ..., P] with log-weights that broadcast to [S, ...] -> [..., P]."""
 
+    def temper(self, predictive: Tensor, temperature: float) -> Tensor:
+        """The distribution p^{1/T} / Z, wider for T > 1 and narrower for T < 1: [..., P] -> [..., P]."""
+
     def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
         """log p(y) under a predictive distribution, [..., P] and [...] -> [...]."""
 
@@ -99,6 +102,10 @@ class Categorical:
     def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
         """Probabilities are averaged, not logits."""
         return (draws + log_weights.unsqueeze(-1)).logsumexp(0)
+
+    def temper(self, predictive: Tensor, temperature: float) -> Tensor:
+        """softmax(log p / T)."""
+        return F.log_softmax(predictive / temperature, dim=-1)
 
     def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
         """The label's log-probability."""
@@ -160,6 +167,10 @@ class Gaussian:
         a, means, variances = log_weights.exp(), draws[..., 0], draws[..., 1].exp()
         mean = (a * means).sum(0)
         return torch.stack([mean, (a * (variances + (means - mean).square())).sum(0).log()], -1)
+
+    def temper(self, predictive: Tensor, temperature: float) -> Tensor:
+        """N(m, v)^{1/T} is N(m, T v) up to a constant: the temperature multiplies the variance."""
+        return torch.stack([predictive[..., 0], predictive[..., 1] + math.log(temperature)], -1)
 
     def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
         """log N(y; m, e^s)."""
