@@ -74,7 +74,7 @@ def admit(prior: Prior, sites: Sequence[Rows], names: Sequence[str], updates: in
 def _stacked(prior: Prior, sites: Sequence[Rows]) -> ClientData:
     """Training rows of all; where the method uses validation rows, a part of each site's is kept for that."""
     encoded = [(encoded_inputs(prior, x, x), y) for x, y in sites]
-    if not prior.method.about.uses_validation:
+    if not prior.method.uses_validation:
         return _data(prior, encoded)
     cuts = [max(1, len(y) // HELD_BACK) if len(y) > 1 else 0 for _, y in encoded]
     own = [(x[cut:], y[cut:]) for (x, y), cut in zip(encoded, cuts, strict=True)]
