@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PersonalModel,
         Result,
         compare,
+        join,
         load_model,
         load_prior,
         resume,

@@ -63,6 +63,18 @@ def test_join_as_json(folder: Path) -> None:
     assert found["curve"] is None
 
 
+def test_export_and_card(folder: Path, tmp_path: Path) -> None:
+    run = folder / "run"
+    told = said("export", str(run), "--site", "s1")
+    assert "s1.onnx" in told
+    assert (run / "exported" / "s1.onnx").stat().st_size > 1000
+    out = tmp_path / "s1.safetensors"
+    said("export", str(run), "--site", "s1", "--format", "safetensors", "--out", str(out))
+    assert out.read_bytes() == (run / "models" / "s1.safetensors").read_bytes()
+    assert len(said("card", str(run), "--site", "s1").split()) >= 1
+    assert (run / "models" / "s1.md").read_text().startswith("# Model of s1")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -70,6 +82,8 @@ def test_join_as_json(folder: Path) -> None:
         (["join", "{run}", "{run}/none.csv"], "there is no file"),
         (["join", "{run}/models", "{new}"], "no finished run"),
         (["predict", "{run}", "{new}"], "which site"),
+        (["export", "{run}/models/s1.safetensors", "--format", "safetensors"], "is the model itself"),
+        (["export", "{run}", "--site", "s1", "--format", "safetensors", "--out", "{run}"], "is a folder"),
         (["predict", "{run}", "{new}", "--site", "s1", "--out", "{run}"], "is a folder"),
     ],
 )

@@ -1,8 +1,9 @@
-"""Commands for what comes after training: a new site joins, and a site's model predicts."""
+"""Commands for what comes after training: a new site joins, a model predicts, is exported and described."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,16 @@ from fedprior.errors import FedpriorError
 
 Place = Annotated[Path, typer.Argument(metavar="RUN", help="the output folder of a run or a comparison")]
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the columns that the run was trained on")]
+Model = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or a model's file")]
 Of = Annotated[str | None, typer.Option("--method", help="of a comparison; by default the recommended method")]
 Site = Annotated[str | None, typer.Option("--site", help="whose model")]
+
+
+class Format(StrEnum):
+    """What a model is written as."""
+
+    onnx = "onnx"
+    safetensors = "safetensors"
 
 
 def join(
@@ -62,7 +71,7 @@ def join(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or a model's file")],
+    run: Model,
     table: Table,
     site: Site = None,
     method: Of = None,
@@ -92,7 +101,50 @@ def predict(
     say(screen(), f"{len(found)} predictions, {flagged} for rows unlike the training data: {out}")
 
 
+def export(
+    run: Model,
+    site: Site = None,
+    method: Of = None,
+    form: Annotated[Format, typer.Option("--format", help="onnx includes the encoder and is checked")] = Format.onnx,
+    out: Annotated[Path | None, typer.Option("--out", help="a file; by default in RUN/exported")] = None,
+) -> None:
+    """Write a site's model for use elsewhere, as ONNX or as safetensors.
+
+    The ONNX file takes raw rows and gives probabilities (or mean and sd); its metadata name the columns
+    with their levels, and the classes.
+
+    Example: fedprior export runs/hospitals --site va --format onnx
+    """
+    with loading("PyTorch and the model", quiet=False):
+        from fedprior.experiment.exporting import as_onnx
+        from fedprior.experiment.opened import find_model
+        from fedprior.files import write_bytes
+
+        model, path = find_model(run, site, method)
+        content = as_onnx(model) if form is Format.onnx else path.read_bytes()
+    place = out or (path.parent if run.is_file() else path.parent.parent / "exported") / f"{path.stem}.{form.value}"
+    if place.is_dir():
+        raise FedpriorError(f"'{place}' is a folder: give --out the name of a file.")
+    if place.resolve() == path.resolve():
+        raise FedpriorError(f"'{place}' is the model itself: give --out another name.")
+    write_bytes(place, content)
+    say(screen(), f"model of {model.client}, {len(content):,} bytes: {place}")
+
+
+def card(run: Place, site: Site = None, method: Of = None) -> None:
+    """Write a model card in Markdown beside each model, or beside that of one site.
+
+    Example: fedprior card runs/hospitals
+    """
+    with loading("PyTorch and the models", quiet=False):
+        from fedprior.report.card import write_cards
+
+        written = write_cards(run, site, method)
+    for path in written:
+        say(screen(), str(path))
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("join")(join)
-    app.command("predict")(predict)
+    for command in (join, predict, export, card):
+        app.command(command.__name__)(command)

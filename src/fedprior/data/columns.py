@@ -65,6 +65,12 @@ class Column:
             return known & (self._codes(given) < 0)
         return known & ~(np.abs(self._plain(given)) <= LARGEST)
 
+    def codes(self, given: Series[Any]) -> NDArray[np.float64]:
+        """Its values as numbers [n]: a category's as the position of the level, -1 for others; NaN where missing."""
+        if self.kind != "category":
+            return self.values(given)[:, 0]
+        return np.where(given.isna().to_numpy(np.bool_), np.nan, self._codes(given).astype(np.float64))
+
     def document(self) -> dict[str, Any]:
         """As JSON, without what is empty."""
         plain = {**asdict(self), "levels": list(self.levels)}

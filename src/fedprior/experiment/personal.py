@@ -50,17 +50,25 @@ class PersonalModel:
     encoder: Encoder | None = None
     shape: tuple[int, ...] | None = None  # of one example; None: unknown
 
+    @property
+    def tree(self) -> Any:
+        """As a stack of one, P [1, ...]."""
+        flat = {k: torch.as_tensor(v).unsqueeze(0) for k, v in self.arrays.items()}
+        return tree.unflatten(self.method.types[-1], flat)
+
+    @property
+    def keys(self) -> Keys:
+        """What a prediction draws by, where it draws."""
+        return Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
+
     def predict(self, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
         """The predictive distributions [n, P] of raw rows, or of inputs [n, ...]: scaled already, or `raw` as measured.
 
         Class probabilities; or, for a number, its mean and standard deviation. A table's columns are found by name.
         """
         inputs = self._checked(self._inputs(x, raw=raw))
-        flat = {k: torch.as_tensor(v).unsqueeze(0) for k, v in self.arrays.items()}
-        personal = tree.unflatten(self.method.types[-1], flat)
-        keys = Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
         with single_thread():
-            found = self.method.predict(personal, inputs.unsqueeze(0), keys).squeeze(0)
+            found = self.method.predict(self.tree, inputs.unsqueeze(0), self.keys).squeeze(0)
         return self.method.task.likelihood.readable(found).float().numpy()
 
     def _inputs(self, x: ArrayLike | pd.DataFrame, *, raw: bool) -> NDArray[Any]:
