@@ -25,6 +25,7 @@ from support import TRAIN, federation, regression
 EXPORTED: dict[str, dict[str, Any]] = {
     "fedmap": {},
     "fedem": {},
+    "stack": {},
     "fedrod": {},
     "pfedfda": {},
     "pfedvem": {"prediction": "bma", "prediction_draws": 3},

@@ -64,10 +64,9 @@ def admit(prior: Prior, sites: Sequence[Rows], names: Sequence[str], updates: in
     method, data = prior.method, _stacked(prior, sites)
     keys = Keys.of(Key.from_seed(prior.seed), names)
     down = tree.expand(prior.down(), len(data))
-    train = replace(data, validation=None)
-    client = method.init_client(down, train, keys.fold("join"))
+    client = method.init_client(down, data, keys.fold("join"))
     for number in range(updates):
-        client, _, _ = method.local_update(client, down, train, keys.fold("round", number))
+        client, _, _ = method.local_update(client, down, data, keys.fold("round", number))
     return method.personalise(client, down, data, keys.fold("evaluation", prior.round).fold("personalise"))
 
 
