@@ -83,6 +83,7 @@ MESSAGES: dict[str, tuple[int, int]] = {  # scalars (up, down) per client, from 
     "fedbn": (D + 1, D),  # no norm in this network
     "lg_fedavg": (22, 21),
     "ditto": (D + 1, D),
+    "mr_mtl": (D + 1, D),  # with a weight of one
     "apfl": (D + 1, D),
     "fedrod": (D + 1, D),
     "per_fedavg": (D + 1, D),
