@@ -23,6 +23,7 @@ from fedprior.errors import FedpriorError, cut, shown
 from fedprior.experiment.settings import Settings
 from fedprior.models.likelihood import likelihood_of
 from fedprior.models.task import Task
+from fedprior.models.trial import try_network
 from fedprior.options import check_names, check_truths, check_values, names, plain_errors
 from fedprior.protocol import Method
 from fedprior.rng import Key
@@ -125,6 +126,7 @@ class Setup:
         if isinstance(model, nn.Module):
             spec: Section = {"name": CUSTOM, "parameters": sum(p.numel() for p in model.parameters())}
             module = model
+            try_network(module, federation.shape, likelihood)
         else:
             named = {"name": model} if isinstance(model, str) else model
             spec = dict(named or federation.recipe.get("model", {"name": "softmax"}))
