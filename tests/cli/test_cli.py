@@ -26,7 +26,7 @@ ROWS = [
 ]
 HEADER = "site,age,dose,class"
 DATA = ("--data", "csv", "data.path=good.csv", "data.target=class", "data.client=site")
-RUN = ("run", "--method", "fedmap", *DATA, "--rounds", "2", "--out", "out", "train.epochs=1")
+RUN = ("run", "--method", "fedmap", *DATA, "--rounds", "2", "--out", "out", "--no-report", "train.epochs=1")
 CLIENTS = {"north", "south", "west"}
 
 
@@ -527,13 +527,13 @@ def test_what_one_began_the_other_continues(call: Call) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         from_python("mine", observers=lambda name, rounds: stop if name == "fedmap" else None)
-    call.good("resume", "mine", "--quiet")
+    call.good("resume", "mine", "--quiet", "--no-report")
     call.good(*RUN, "--quiet")
     assert contents(Path("mine")) == contents(Path("out"))
 
 
 def test_the_comparison_of_the_command_is_that_of_the_library(call: Call) -> None:
-    call.good("compare", "--methods", "fedmap", *DATA, "--rounds", "1", "--out", "out", "--quiet")
+    call.good("compare", "--methods", "fedmap", *DATA, "--rounds", "1", "--out", "out", "--no-report", "--quiet")
     data = fedprior.data.load("csv", path="good.csv", target="class", client="site")
     found = fedprior.compare([build("fedmap")], data, rounds=1, out="mine")
     assert contents(Path("mine")) == contents(Path("out"))
@@ -547,7 +547,7 @@ def test_the_config_of_a_run_runs_again(call: Call) -> None:
         *RUN, "--quiet", "method.sigma2=3", "participation.least=2", "participation.rule=bernoulli", "--seed", "4"
     )
     assert "min_reporters = 2" in Path("out/config.toml").read_text()
-    call.good("run", "--config", "out/config.toml", "--out", "again", "--quiet")
+    call.good("run", "--config", "out/config.toml", "--out", "again", "--no-report", "--quiet")
     assert contents(Path("again")) == contents(Path("out"))
 
 
@@ -576,3 +576,23 @@ def test_progress_looks_at_validation_alone() -> None:
     assert _validation(event) == "  validation NLL 0.250"
     event["personal"]["validation"] = {"nll": {"mean": float("nan")}, "evaluated": 0}
     assert _validation(event) == ""
+
+
+# The page
+
+
+def test_a_report_is_left_unless_it_is_declined(call: Call) -> None:
+    """By run, by resume, and by the command for folders that exist; it needs the data, which it loads."""
+    found = call.good(*RUN, "--report")
+    assert f"report: {Path('out/report.html')}" in found.out
+    page = Path("out/report.html")
+    first = page.read_text()
+    assert "FedMAP on good.csv" in first
+    page.unlink()
+    call.good("resume", "out", "--quiet", "--no-report")
+    assert not page.exists()
+    assert call.good("report", "out").out == f"report: {page}\n"
+    assert page.read_text() == first
+    call.good("report", "out", "--out", "else/where.html")
+    assert Path("else/where.html").read_text() == first
+    refused(call("report", "nowhere"), "'nowhere' holds no run")

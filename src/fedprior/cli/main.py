@@ -12,17 +12,16 @@ import typer
 from rich.console import Console
 
 from fedprior import __version__
-from fedprior.cli import after, data, papers
-from fedprior.cli.arguments import Json, Options
-from fedprior.cli.screen import loading, replace_unknown, say, screen
+from fedprior.cli import after, data, papers, reporting
+from fedprior.cli.arguments import Json, Options, WritePage
+from fedprior.cli.finish import finish
+from fedprior.cli.screen import loading, replace_unknown, screen
 from fedprior.cli.signals import SAME, handled
 from fedprior.errors import TOO_LARGE, FedpriorError, FedpriorWarning, cut, of_the_disk, of_the_memory, unknown
 from fedprior.names import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from fedprior.experiment import Comparison, Result
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has it, but exports this child of it only
 
@@ -36,6 +35,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 papers.register(app)
 after.register(app)
+reporting.register(app)
 
 Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
@@ -117,38 +117,6 @@ def _free(stem: str) -> Path:
     return folder
 
 
-def _finish(found: Result | Comparison, folder: Path, *, quiet: bool, as_json: bool) -> None:
-    from fedprior.experiment import Result
-    from fedprior.experiment.journal import jsonable
-    from fedprior.report import tables
-
-    results = {found.name: found} if isinstance(found, Result) else found
-    if as_json:
-        summaries = {name: result.summary for name, result in results.items()}
-        print(json.dumps(jsonable(found.summary if isinstance(found, Result) else summaries), indent=2))
-    if quiet or as_json:
-        return
-    console = screen(120)
-    if len(results) > 1:
-        console.print(tables.comparison(results, wide=console.width >= 110))
-        console.print()
-    for table in _details(results, console.width):
-        console.print(table)
-        console.print()
-    if not isinstance(found, Result):
-        say(console, found.verdict)
-    say(console, f"results: {folder}")
-
-
-def _details(results: Mapping[str, Result], width: int) -> list[Any]:
-    """Tables of individual clients, if they fit on the screen."""
-    from fedprior.report import tables
-
-    if len(results) == 1:
-        return [tables.clients(next(iter(results.values())))]
-    return [tables.by_client(results)] if 20 + 11 * len(results) <= width else []
-
-
 @app.command()
 def run(
     options: Options = None,
@@ -162,6 +130,7 @@ def run(
     reference: Annotated[
         bool, typer.Option("--local/--no-local", help="also train Local, with the same budget")
     ] = True,
+    page: WritePage = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -188,7 +157,7 @@ def run(
             observers=progress,
             **dict(document.settings()),
         )
-    _finish(result, target, quiet=quiet, as_json=as_json)
+    finish(result, target, quiet=quiet, as_json=as_json, page=page)
 
 
 @app.command()
@@ -202,6 +171,7 @@ def compare(
     out: Out = None,
     config: File = None,
     baselines: Annotated[bool, typer.Option("--baselines/--no-baselines", help="also run Local and FedAvg-FT")] = True,
+    page: WritePage = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -235,7 +205,7 @@ def compare(
             observers=progress,
             **dict(document.settings()),
         )
-    _finish(found, target, quiet=quiet, as_json=as_json)
+    finish(found, target, quiet=quiet, as_json=as_json, page=page)
 
 
 def _chosen(given: Mapping[str, dict[str, Any]], methods: str, beside: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -273,6 +243,7 @@ def _sections(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="the output folder of a run or a comparison")],
+    page: WritePage = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -283,7 +254,7 @@ def resume(
 
     with RunProgress(quiet=quiet or as_json, folder=folder) as progress:
         found = experiment.resume(folder, observers=progress)
-    _finish(found, folder, quiet=quiet, as_json=as_json)
+    finish(found, folder, quiet=quiet, as_json=as_json, page=page)
 
 
 @app.command("methods")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from html import escape
+from pathlib import Path
 
 import pandas as pd
 
@@ -79,6 +80,12 @@ class Comparison(Mapping[str, Result]):
             f"{said} Over Local it gains {gained} per client on test; of {len(clients)} clients it "
             f"clearly helps {helps} and harms {harms}."
         )
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that tells everything, complete in one file; returns its path."""
+        from fedprior.report.page.writing import write
+
+        return write(self, Path(path))
 
     def __repr__(self) -> str:
         first = next(iter(self.values()))

@@ -195,6 +195,12 @@ class Result:
             told = {"kind": "saving", "round": self.summary["rounds"], "models": models, "of": len(self.federation)}
             self.journal.observe(told)
 
+    def report(self, path: str | Path) -> Path:
+        """Write a page that tells everything, complete in one file; returns its path."""
+        from fedprior.report.page.writing import write
+
+        return write(self, Path(path))
+
     def __repr__(self) -> str:
         main = main_metric(self.federation.target)
         value, where = shown(main, self.mean(main.name)), on_screen(self.federation.name, 40)

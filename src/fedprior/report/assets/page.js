@@ -38,9 +38,15 @@
     return made;
   }
 
+  const first = (value) => (Array.isArray(value) ? value[0] : value);
+
   function shown(column, value) {
-    if (value === null) return "–";
+    if (first(value) === null) return "–";
     if (column.digits === null || typeof value === "string") return String(value);
+    if (Array.isArray(value)) {
+      const [mean, low, high] = value.map((part) => shown(column, part));
+      return value[1] === null ? mean : `${mean} [${low}, ${high}]`;
+    }
     const sign = column.signed && value > 0 ? "+" : "";
     return sign + value.toLocaleString("en", {
       minimumFractionDigits: column.digits, maximumFractionDigits: column.digits,
@@ -68,8 +74,8 @@
       if (state.by !== null) {
         const sign = state.down ? -1 : 1;
         kept.sort((a, b) => {
-          const empty = a[state.by] === null || b[state.by] === null;
-          return (empty ? 1 : sign) * compared(a[state.by], b[state.by]);
+          const [left, right] = [first(a[state.by]), first(b[state.by])];
+          return (left === null || right === null ? 1 : sign) * compared(left, right);
         });
       }
       body.replaceChildren(...kept.map((row) => {
@@ -99,7 +105,7 @@
       cell.append(button);
       head.append(cell);
     });
-    if (rows.length > 6) {
+    if (rows.length > 12) {
       const label = element("label", "", "filter ");
       const input = element("input");
       input.type = "search";

@@ -7,13 +7,17 @@ Names are values of our own fields, never fields, expressions or markup: nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from importlib.metadata import version
+from typing import Any, TypeAlias
 
 import altair as alt
 import vl_convert
+from platformdirs import user_cache_path
 
 from fedprior.experiment.journal import jsonable
+from fedprior.files import write_text
 
 Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.VConcatChart
 Row: TypeAlias = dict[str, Any]
@@ -24,8 +28,9 @@ STEP = 18
 """Pixels of a row with a name beside it."""
 BLUE, RED, GREY = "#0072B2", "#D55E00", "#8c8c8c"
 GREEN, PURPLE = "#009E73", "#CC79A7"
-PALETTE = (BLUE, RED, GREEN, PURPLE, "#E69F00", "#56B4E9", "#7b6b00", GREY)
-"""Okabe's and Ito's, with grey for black and a darker yellow, so that all are seen on white and on black."""
+PALETTE = (BLUE, RED, GREEN, PURPLE, "#E69F00", "#56B4E9", "#7b6b00")
+"""Okabe's and Ito's without black and with a darker yellow, so that all are seen on white and on black."""
+LOCAL = "Local"
 
 CONFIG = {
     "background": "transparent",
@@ -61,7 +66,7 @@ def names(title: str | None = None, field: str = "site", *, labels: bool = True)
 
 def spec(chart: Chart, *, responsive: bool = False) -> dict[str, Any]:
     """A chart as Vega-Lite; `responsive`: as wide as its place in a page."""
-    found: dict[str, Any] = chart.to_dict() | {"config": CONFIG}
+    found: dict[str, Any] = chart.to_dict(validate=False) | {"config": CONFIG}  # the tests check; it takes seconds
     found.pop("$schema", None)
     if responsive and "vconcat" not in found:
         found |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
@@ -84,8 +89,17 @@ EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
 @cache
 def runtime() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, which a page needs once; making it takes seconds."""
-    return f"(()=>{{{vl_convert.javascript_bundle(EXPORTS)}\n}})();"
+    """Vega, Vega-Lite and vega-embed in one script, which a page needs once.
+
+    Making it takes seconds, so that it is kept in the user's cache folder, if that can be written.
+    """
+    kept = user_cache_path("fedprior") / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, UnicodeDecodeError):
+        return kept.read_text(encoding="utf-8")
+    made = f"(()=>{{{vl_convert.javascript_bundle(EXPORTS)}\n}})();"
+    with suppress(OSError):
+        write_text(kept, made)
+    return made
 
 
 def ends(rows: Sequence[Any], most: int) -> list[Any]:
@@ -95,13 +109,13 @@ def ends(rows: Sequence[Any], most: int) -> list[Any]:
 
 def colours(domain: Mapping[str, str] | Sequence[str], **legend: Any) -> alt.Color:
     """A colour per value of `series`, in the order given."""
-    chosen = domain if isinstance(domain, Mapping) else dict(zip(domain, _cycle(len(domain)), strict=True))
+    chosen = domain if isinstance(domain, Mapping) else _chosen(domain)
     scale = alt.Scale(domain=list(chosen), range=list(chosen.values()))
-    return alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, columns=4, **legend))
+    return alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, columns=4, symbolOpacity=1, **legend))
 
 
-def _cycle(count: int) -> list[str]:
-    return [PALETTE[k % len(PALETTE)] for k in range(count)]
-
-
-Better = Literal["higher", "lower"]
+def _chosen(series: Sequence[str]) -> dict[str, str]:
+    """Grey for Local, which others are compared with; the rest in turn."""
+    others = [name for name in series if name != LOCAL]
+    found = {name: PALETTE[k % len(PALETTE)] for k, name in enumerate(others)}
+    return {name: found.get(name, GREY) for name in series}

@@ -19,7 +19,7 @@ BESIDE = 150
 
 def picture(found: Portrait) -> Chart:
     """Everything in one drawing: dots with sizes and skews beside them, and a histogram of sizes below."""
-    site = names("site")
+    site = names()
     blank = names(labels=False)
     top = alt.hconcat(
         labels(found, site).properties(width=min(WIDE, max(120, 26 * len(found.labels)))),
@@ -61,7 +61,7 @@ def labels(found: Portrait, site: alt.Y | None = None) -> Chart:
         .mark_circle(color=BLUE, opacity=1)
         .encode(
             x=alt.X("label:N", sort=None, title="label", axis=axis),
-            y=site or names("site"),
+            y=site or names(),
             size=alt.Size("examples:Q", scale=area, legend=None),
             tooltip=["site:N", "label:N", alt.Tooltip("examples:Q", format=",")],
         )
@@ -99,7 +99,7 @@ def _bars(
         .mark_bar(color=colour)
         .encode(
             x=alt.X("value:Q", title=what, scale=scale, axis=axis),
-            y=site or names("site"),
+            y=site or names(),
             tooltip=["site:N", alt.Tooltip("value:Q", title=what, format=digits)],
         )
         .properties(width=WIDE, height=STEP * min(DRAWN, len(found.clients)))

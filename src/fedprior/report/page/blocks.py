@@ -108,7 +108,10 @@ XLINK = ' xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: text, or numbers with so many digits behind the point."""
+    """A column of a table: text, or numbers with so many digits behind the point.
+
+    A cell of numbers may be an interval, [mean, low, high], which is sorted by its mean.
+    """
 
     title: str
     digits: int | None = None  # None: text

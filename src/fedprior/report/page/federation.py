@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fedprior.data.federation import SPLITS, Federation
 from fedprior.names import apart, on_screen
 from fedprior.report.charts import federation as drawn
-from fedprior.report.page.blocks import Block, Column, Figure, Prose, Side, Table
+from fedprior.report.page.blocks import Block, Column, Details, Figure, Side, Table
 from fedprior.report.page.document import Page, document
 from fedprior.report.portrait import LABEL, Portrait, portrait
 
@@ -59,7 +59,7 @@ def charts(picture: Portrait) -> list[Block]:
 def spread(numbers: Mapping[str, float]) -> Block:
     """How unequal the sites are, in numbers."""
     rows = [[TOLD.get(name, name), f"{value:,.4g}"] for name, value in numbers.items()]
-    return Table([Column("how unequal the sites are"), Column("", 3)], rows) if rows else Prose("")
+    return Details("How unequal the sites are, in numbers", [Table([Column("measure"), Column("value", 3)], rows)])
 
 
 def sites(data: Federation, picture: Portrait) -> Block:

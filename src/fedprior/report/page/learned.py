@@ -1,0 +1,77 @@
+"""What a method learned about each site, and what the server holds: the numbers that it logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedprior.names import apart, on_screen
+from fedprior.report.charts import outcomes
+from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, Side, Table
+from fedprior.report.page.facts import RunFacts, Story
+
+HIDDEN = ("round", "client", "updated", "loss")
+DRAWN = 6
+"""Logs of a method that are drawn; its table has all."""
+MEANING = {
+    "tau": "τ, the weight of the site's posterior at the server",
+    "rho": "ρ, deviation of the site's prior",
+    "deviation": "distance of the site's model from the prior's mean",
+    "beta": "β, weight of the site's own means (0: the shared ones)",
+    "beta_covariance": "β, weight of the site's own covariance (0: the shared one)",
+    "log_omega": "log ω, weight of the site at the server",
+    "mask_share": "share of the parameters that are personal",
+    "within": "median variance of a weight",
+    "kl": "KL divergence of the site's posterior from the prior",
+    "self_weight": "weight of the site's own model",
+    "largest_weight": "largest weight of a component",
+    "centre_shift": "shift of the prior's centre",
+    "temperature": "temperature of the predictions",
+}
+"""The numbers that methods log, in words."""
+
+
+def learned(story: Story) -> list[Block]:
+    """Method by method, the one that is shown first."""
+    runs = {run.title: _blocks(run) for run in story.runs.values()}
+    runs = {title: blocks for title, blocks in runs.items() if blocks}
+    shown = story.runs[story.shown].title
+    return [Choice("Method:", runs, shown if shown in runs else next(iter(runs)))] if runs else []
+
+
+def _blocks(run: RunFacts) -> list[Block]:
+    rows = run.logs()
+    names = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in HIDDEN]
+    names = [name for name in names if any(_known(row, name) for row in rows)]
+    blocks: list[Block] = []
+    if names:
+        sites = apart(row["client"] for row in rows)
+        figures = [_figure(run, rows, sites, name) for name in names[:DRAWN]]
+        columns = [Column("site"), *(Column(_title(name), 4) for name in names), Column("last update in round", 0)]
+        told = [[sites[i], *(row.get(n) for n in names), row["updated"]] for i, row in enumerate(rows)]
+        blocks = [Side(figures), Details("All sites in numbers", [Table(columns, told)])]
+    return [*blocks, *_server(run)]
+
+
+def _known(row: Mapping[str, Any], name: str) -> bool:
+    return row.get(name) is not None and math.isfinite(row[name])
+
+
+def _title(name: str) -> str:
+    return MEANING.get(name, on_screen(name).replace("_", " "))
+
+
+def _figure(run: RunFacts, rows: list[dict[str, Any]], sites: list[str], name: str) -> Block:
+    drawn = [{"site": sites[i], "value": row[name]} for i, row in enumerate(rows) if _known(row, name)]
+    return Figure(outcomes.learned(drawn, on_screen(name)), f"{run.title}: {_title(name)}", outcomes.cut(drawn, name))
+
+
+def _server(run: RunFacts) -> list[Block]:
+    """The single numbers of the server's state."""
+    rounds = [event for event in run.trained if event["round"] == run.selected]
+    found = rounds[0].get("server", {}) if rounds else {}
+    rows = [[on_screen(name), value] for name, value in found.items() if value is not None]
+    return [
+        Details("The shared prior in numbers", [Table([Column("of the server"), Column("value", 4)], rows)])
+    ] * bool(rows)
