@@ -23,6 +23,7 @@ from fedprior import tree
 from fedprior.bayes import mixing
 from fedprior.bayes.mixing import Family, Pool
 from fedprior.data.client import ClientData, every_third
+from fedprior.errors import FedpriorError
 from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import AnyMethod, Empty, Hints, Logs, Method, Moment
 from fedprior.rng import Key, Keys
@@ -75,8 +76,6 @@ class Personal(NamedTuple):
 class Mixture(Method[Server, Client, Down, Up, Personal]):
     """Several methods, mixed; a subclass says which."""
 
-    steps: int
-    temperatures: tuple[float, ...]
     scores: Literal["validation", "holdout"]
     score_every: int
 
@@ -85,10 +84,18 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
     def parts(self) -> Mapping[str, AnyMethod]:
         """The experts by name, bound as this method is."""
 
-    @cached_property
+    @property
+    @abstractmethod
     def family(self) -> Family:
-        """The members that are scored."""
-        return Family(len(self.parts), self.steps, self.temperatures)
+        """The members that are scored, for as many experts."""
+
+    def check_scores(self, refused: str, instead: str) -> None:
+        """Refuse experts that have seen the rows that would be scored."""
+        for name, method in self.parts.items():
+            if method.uses_validation and self.scores == "validation":
+                raise FedpriorError(
+                    f"{refused}: '{name}' uses the validation rows, on which it would be scored: {instead}."
+                )
 
     @cached_property
     def leaders(self) -> dict[str, str]:

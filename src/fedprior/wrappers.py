@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior import tree
+from fedprior.calibration import Calibrated
 from fedprior.data.client import Batch, ClientData
 from fedprior.errors import FedpriorError
 from fedprior.protocol import About, AnyMethod, Hints, Logs, Types, Weights
@@ -259,7 +260,8 @@ def _needs_plain_server(inner: AnyMethod, name: str) -> None:
         )
 
 
-WRAPPERS: dict[str, type[FineTuned] | type[Extrapolated] | type[Optimised]] = {
+WRAPPERS: dict[str, type[FineTuned] | type[Extrapolated] | type[Optimised] | type[Calibrated]] = {
+    "cal": Calibrated,
     "ft": FineTuned,
     "server_step": Extrapolated,
     "opt": Optimised,

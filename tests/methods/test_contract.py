@@ -58,7 +58,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {"perceptron": Setting(federation), "norm": Setting(federation, norm=True), "number": Setting(regression)}
-WRAPPED = ("fedavg+ft", "fedprox+server_step", "pfedbred+ft+server_step", "fedavg+opt", "pfedme+ft+opt")
+WRAPPED = ("fedavg+ft", "fedprox+server_step", "pfedbred+ft+server_step", "fedavg+opt", "pfedme+ft+opt", "ditto+cal")
 NAMES = [*sorted(METHODS), *WRAPPED]
 CASES = [
     pytest.param(name, setting, id=f"{name}-{key}")
@@ -240,7 +240,11 @@ def test_messages_have_the_papers_sizes(name: str) -> None:
     _, down, _, _, up = one_round(method, data)
     inner = name.split("+", maxsplit=1)[0]
     assert inner in MESSAGES, "add the new method's message sizes to MESSAGES"
-    assert (scalars(tree.index(up, [0])), scalars(tree.index(down, [0]))) == MESSAGES[inner]
+    more = (
+        (2 * 17 + 1, 17 + 1) if name.endswith("+cal") else (0, 0)
+    )  # ℓ, ρ and whether there were rows; π and the round
+    expected = tuple(own + added for own, added in zip(MESSAGES[inner], more, strict=True))
+    assert (scalars(tree.index(up, [0])), scalars(tree.index(down, [0]))) == expected
 
 
 @every_case

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from fedprior.bayes.mixing import Family
 from fedprior.errors import FedpriorError
 from fedprior.mixture import Mixture
 from fedprior.protocol import UNBOUND, About, AnyMethod, register
@@ -101,14 +102,14 @@ class Stack(Mixture):
                 f"method 'stack': {len(self.experts)} experts in steps of 1/{self.steps} with {len(self.temperatures)} "
                 f"temperatures have {self.family.size} combinations: use fewer experts, steps or temperatures."
             )
-        for name, method in self.parts.items():
-            if method.uses_validation and self.scores == "validation":
-                raise FedpriorError(
-                    f"method 'stack': '{name}' uses the validation rows, on which experts are scored: leave it out, or "
-                    "use method.scores=holdout."
-                )
+        self.check_scores("method 'stack'", "leave it out, or use method.scores=holdout")
         object.__setattr__(self, "experts", tuple(self.parts))
         object.__setattr__(self, "options", {name: method.hyperparameters() for name, method in self.parts.items()})
+
+    @cached_property
+    def family(self) -> Family:
+        """Weights in steps of 1/steps, each with every temperature."""
+        return Family(len(self.parts), self.steps, self.temperatures)
 
     @cached_property
     def parts(self) -> Mapping[str, AnyMethod]:
