@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from fedprior import data
     from fedprior.errors import FedpriorError
     from fedprior.experiment import (
+        Assessment,
         Comparison,
         Participation,
         PersonalModel,
         Result,
+        assess,
         compare,
         join,
         load_model,
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Assessment",
     "Comparison",
     "FedpriorError",
     "Participation",
     "PersonalModel",
     "Result",
     "Train",
+    "assess",
     "compare",
     "data",
     "join",

@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedprior.data.encoder import Encoder, Sums
 from fedprior.data.federation import SPLITS, from_arrays
-from fedprior.data.scaling import Scaler
+from fedprior.data.scaling import UNKNOWN, Scaler
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
 
@@ -103,7 +103,7 @@ def test_constants(value: float) -> None:
     everywhere = Sums.of(np.full((7, 1), value)) + Sums.of(np.full((3, 1), value))
     scaler = Scaler.from_sums(everywhere, standardise=True, impute=False)
     assert scaler is not None
-    assert scaler.document() == {"fill": None, "mean": [value], "std": [1.0]}
+    assert scaler.document() == {"fill": None, "mean": [value], "std": [UNKNOWN]}  # no weight of it was ever trained
     other = np.array([[value + 2], [value + 4]])
     scaler = Scaler.from_sums(Sums.of(np.full((2, 1), value)) + Sums.of(other), standardise=True, impute=False)
     assert scaler is not None

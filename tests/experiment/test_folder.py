@@ -65,12 +65,12 @@ def compare(csv: Path, folder: Path, *names: str, baselines: bool = True, **more
     return fedprior.compare(chosen, load(csv), out=folder, baselines=baselines, **(SETTINGS | more))
 
 
-def single(found: Result | fedprior.Comparison) -> Result:
+def single(found: object) -> Result:
     assert isinstance(found, Result)
     return found
 
 
-def several(found: Result | fedprior.Comparison) -> fedprior.Comparison:
+def several(found: object) -> fedprior.Comparison:
     assert isinstance(found, fedprior.Comparison)
     return found
 

@@ -46,7 +46,7 @@ def join(
     Example: fedprior join runs/hospitals basel.csv --site-name Basel
     """
     with loading("PyTorch and the prior", quiet=as_json):
-        from fedprior.data.csv_files import read_table
+        from fedprior.data.reading import read_file
         from fedprior.experiment.joining import FOLDER
         from fedprior.experiment.joining import join as admit
         from fedprior.experiment.journal import jsonable
@@ -56,7 +56,7 @@ def join(
         prior, folder = find_prior(run, method)
         site = site_name or table.name.split(".")[0]
         refuse_known(folder, site)
-        found = admit(prior, read_table(table), site, updates=updates, draws=draws)
+        found = admit(prior, read_file(table), site, updates=updates, draws=draws)
     path = found.save(folder / FOLDER)
     if as_json:
         print(json.dumps(jsonable(found.document()), indent=2))
@@ -84,13 +84,13 @@ def predict(
     Example: fedprior predict runs/hospitals patients.csv --site va --out predictions.csv
     """
     with loading("PyTorch and the model", quiet=out is None):
-        from fedprior.data.csv_files import read_table
+        from fedprior.data.reading import read_file
         from fedprior.experiment.opened import find_model
         from fedprior.experiment.predicting import UNLIKE, as_csv, predictions
         from fedprior.files import write_text
 
         model, _ = find_model(run, site, method)
-        found = predictions(model, read_table(table))
+        found = predictions(model, read_file(table))
     if out is None:
         print(as_csv(found), end="")
         return

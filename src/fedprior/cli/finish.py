@@ -11,17 +11,28 @@ from fedprior.cli.screen import say, screen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fedprior.experiment import Comparison, Result
+    from fedprior.experiment import Assessment, Comparison, Result
 
 PAGE = "report.html"
 
 
-def finish(found: Result | Comparison, folder: Path, *, quiet: bool, as_json: bool, page: bool) -> None:
+def free(stem: str) -> Path:
+    """`runs/<stem>`, with a number appended if that exists."""
+    folder, k = Path("runs") / stem, 2
+    while folder.exists():
+        folder, k = Path("runs") / f"{stem}-{k}", k + 1
+    return folder
+
+
+def finish(found: Result | Comparison | Assessment, folder: Path, *, quiet: bool, as_json: bool, page: bool) -> None:
     """Print what came of a run or comparison, and write its page."""
-    from fedprior.experiment import Result
+    from fedprior.experiment import Assessment, Result
     from fedprior.experiment.journal import jsonable
     from fedprior.report import tables
 
+    if isinstance(found, Assessment):
+        assessed(found, folder, quiet=quiet, as_json=as_json, page=page)
+        return
     results = {found.name: found} if isinstance(found, Result) else found
     if page:
         found.report(folder / PAGE)
@@ -49,3 +60,21 @@ def _details(results: Mapping[str, Result], width: int) -> list[Any]:
     if len(results) == 1:
         return [tables.clients(next(iter(results.values())))]
     return [tables.by_client(results)] if 20 + 11 * len(results) <= width else []
+
+
+def assessed(found: Assessment, folder: Path, *, quiet: bool, as_json: bool, page: bool) -> None:
+    """Print a comparison over repeated splits: methods, sites, and the verdict; and write its page."""
+    from fedprior.report import assessments
+
+    if page:
+        found.report(folder / PAGE)
+    if as_json:
+        print(json.dumps(found.verdict.document(), indent=2))
+    if quiet or as_json:
+        return
+    console = screen(120)
+    for table in (assessments.methods(found), assessments.sites(found)):
+        console.print(table)
+        console.print()
+    say(console, found.verdict.text)
+    say(console, f"results: {folder}" + (f", report: {folder / PAGE}" if page else ""))

@@ -6,22 +6,20 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedprior import __version__
 from fedprior.cli import after, data, papers, reporting
-from fedprior.cli.arguments import Json, Options, WritePage
-from fedprior.cli.finish import finish
+from fedprior.cli.arguments import Data, File, Json, Options, Out, Quiet, Rounds, Seed, Workers, WritePage, sections
+from fedprior.cli.compare import compare
+from fedprior.cli.finish import finish, free
 from fedprior.cli.screen import loading, replace_unknown, screen
 from fedprior.cli.signals import SAME, handled
-from fedprior.errors import TOO_LARGE, FedpriorError, FedpriorWarning, cut, of_the_disk, of_the_memory, unknown
+from fedprior.errors import TOO_LARGE, FedpriorError, FedpriorWarning, cut, of_the_disk, of_the_memory
 from fedprior.names import visible
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has it, but exports this child of it only
 
@@ -33,19 +31,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command("compare")(compare)
 papers.register(app)
 after.register(app)
 reporting.register(app)
-
-Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
-Seed = Annotated[int | None, typer.Option("--seed", help="seed of the partition, the weights and every draw")]
-Workers = Annotated[
-    str | None, typer.Option("--workers", help="worker processes, or auto; results do not depend on it")
-]
-Out = Annotated[Path | None, typer.Option("--out", help="new folder for the results")]
-File = Annotated[Path | None, typer.Option("--config", help="a TOML file with the same keys as the overrides")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")]
 
 
 def main() -> None:
@@ -109,14 +98,6 @@ def _root(
     pass
 
 
-def _free(stem: str) -> Path:
-    """`runs/<stem>`, with a number appended if that exists."""
-    folder, k = Path("runs") / stem, 2
-    while folder.exists():
-        folder, k = Path("runs") / f"{stem}-{k}", k + 1
-    return folder
-
-
 @app.command()
 def run(
     options: Options = None,
@@ -141,11 +122,11 @@ def run(
         from fedprior.experiment.config import parse
         from fedprior.experiment.placing import claim
 
-        document = parse(_sections(method, data, rounds, seed, workers), file=config, overrides=options or [])
+        document = parse(sections(method, data, rounds, seed, workers), file=config, overrides=options or [])
         document.build_method()  # a wrong method should not wait for the data to load
         federation = document.load_data()
         setup = document.setup(federation)
-    target = out or _free(f"{document.method['name']}-{document.data['name']}-seed{document.seed}")
+    target = out or free(f"{document.method['name']}-{document.data['name']}-seed{document.seed}")
     claim(target)
     with RunProgress(quiet=quiet or as_json, folder=target) as progress:
         result = experiment.run(
@@ -158,86 +139,6 @@ def run(
             **dict(document.settings()),
         )
     finish(result, target, quiet=quiet, as_json=as_json, page=page)
-
-
-@app.command()
-def compare(
-    options: Options = None,
-    methods: Annotated[str | None, typer.Option("--methods", help="comma-separated names, or `all`")] = None,
-    data: Data = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    out: Out = None,
-    config: File = None,
-    baselines: Annotated[bool, typer.Option("--baselines/--no-baselines", help="also run Local and FedAvg-FT")] = True,
-    page: WritePage = True,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Train several methods on the same partition from the same weights; one sub-folder each.
-
-    Options of one method are given as methods.NAME.key=value.
-    """
-    with loading(f"PyTorch and {data or 'data'}", quiet=quiet or as_json):
-        from fedprior import experiment
-        from fedprior.cli.progress import RunProgress
-        from fedprior.experiment.config import parse
-        from fedprior.experiment.placing import claim
-
-        document = parse(
-            _sections(None, data, rounds, seed, workers), file=config, overrides=options or [], several=True
-        )
-        chosen = _chosen(document.methods, methods or "", experiment.BESIDE if baselines else ())
-        for name, own in chosen.items():
-            document.of_method(name, own).build_method()  # a wrong method should not wait for the data to load
-        federation = document.load_data()
-        setups = [document.of_method(name, own).setup(federation) for name, own in chosen.items()]
-    target = out or _free(f"compare-{document.data['name']}-seed{document.seed}")
-    claim(target)
-    with RunProgress(quiet=quiet or as_json, folder=target) as progress:
-        found = experiment.compare(
-            [setup.method for setup in setups],
-            federation,
-            model=setups[0].model,
-            out=target,
-            baselines=False,
-            observers=progress,
-            **dict(document.settings()),
-        )
-    finish(found, target, quiet=quiet, as_json=as_json, page=page)
-
-
-def _chosen(given: Mapping[str, dict[str, Any]], methods: str, beside: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """The methods to compare, each with its options; options of any other method are refused."""
-    from fedprior.protocol import METHODS
-
-    named = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
-    for name in [*named, *given]:
-        if name.split("+")[0] not in METHODS:
-            raise unknown("method", name, METHODS)
-    chosen = {name: given.get(name, {}) for name in named or given}
-    if not chosen:
-        raise FedpriorError("there is nothing to compare: give --methods a,b,c, or --methods all.")
-    chosen |= {name: given.get(name, {}) for name in beside if name not in chosen}
-    for name in given:
-        if name not in chosen:
-            raise FedpriorError(
-                f"methods.{name} has options but is not among the compared methods: add it to --methods."
-            )
-    return chosen
-
-
-def _sections(
-    method: str | None, data: str | None, rounds: int | None, seed: int | None, workers: str | None
-) -> dict[str, Any]:
-    return {
-        "method": {"name": method} if method else None,
-        "data": {"name": data} if data else None,
-        "rounds": rounds,
-        "seed": seed,
-        "workers": int(workers) if workers and workers.isdecimal() and len(workers) < 10 else workers,
-    }
 
 
 @app.command()

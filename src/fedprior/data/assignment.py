@@ -39,14 +39,18 @@ class Shares(BaseModel):
         Field(description="share held out for testing; or the official test set, divided among clients or shared"),
     ] = 0.2
     split: Annotated[
-        Literal["stratified", "random"],
-        Field(description="keep each client's label proportions in every part, or split at random"),
-    ] = "stratified"
+        Literal["stratified", "random"] | None,
+        Field(
+            description="keep each client's label proportions in every part, or split at random; by default as the "
+            "data set says"
+        ),
+    ] = None
+    turn: Annotated[int, Field(ge=0, lt=2**31, description="successive turns test on different examples")] = 0
     keep: Annotated[float, Field(gt=0, le=1, description="share of every client's training examples to use")] = 1.0
 
     def arguments(self) -> dict[str, Any]:
         """For `from_arrays`."""
-        return self.model_dump(exclude={"test"}) | ({} if self.official else {"test": self.test})
+        return self.model_dump(exclude={"test", "split"}) | ({} if self.official else {"test": self.test})
 
     @property
     def official(self) -> bool:

@@ -22,7 +22,7 @@ from fedprior.options import defaults as option_defaults
 from fedprior.rng import Key
 from fedprior.room import check_room
 
-__all__ = ["DATASETS", "LazyClients", "catalogue", "defaults", "load", "option_names"]
+__all__ = ["DATASETS", "LazyClients", "catalogue", "defaults", "from_table", "load", "option_names"]
 
 SPLIT_OPTIONS = tuple(Shares.model_fields)
 
@@ -37,6 +37,19 @@ def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
     check_seed(seed)
     shares: Shares = checked(Shares, given)
     clients = _clients(dataset, partition, given, shares, Key.from_seed(seed))
+    return _federation(clients, shares, seed, name, options)
+
+
+def from_table(table: Table, *, seed: int = 0, name: str = "custom", **options: Any) -> Federation:
+    """The federation of a table by its column of sites; options are those of the partition `column` and of splits."""
+    check_values("data", options)
+    check_names("data", options, [*partition_options("column"), *SPLIT_OPTIONS, *Limits.model_fields])
+    check_seed(seed)
+    shares: Shares = checked(Shares, options)
+    return _federation(_cut(name, table, "column", options, shares, Key.from_seed(seed)), shares, seed, name, options)
+
+
+def _federation(clients: Clients, shares: Shares, seed: int, name: str, options: Mapping[str, Any]) -> Federation:
     return from_arrays(
         clients.examples,
         tests=clients.tests,
@@ -46,6 +59,8 @@ def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
         impute=clients.impute,
         scaling=clients.scaling,
         schema=clients.schema,
+        split=shares.split or clients.split,
+        units=clients.units if shares.split is None else None,
         name=name,
         options=options,
         recipe=clients.recipe,
@@ -94,6 +109,8 @@ def _cut(name: str, table: Table, partition: str, given: Mapping[str, Any], shar
         table.impute,
         table.schema,
         table.scaling,
+        table.split,
+        None if table.units is None else {client: table.units[rows] for client, rows in found.rows.items()},
     )
 
 

@@ -18,8 +18,8 @@ from fedprior.data.encoder import Encoder
 from fedprior.data.heterogeneity import size_spread
 from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
-from fedprior.data.splits import SPLITS, Cut, Examples, Given, Shares, cut, pairs
-from fedprior.data.sums import Sums
+from fedprior.data.splits import SPLITS, Cut, Examples, Given, Shares, Units, cut, pairs
+from fedprior.data.sums import LEAST, Sums
 from fedprior.data.target import Classes, Number, Target
 from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.rng import Key
@@ -46,6 +46,7 @@ class Federation:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"model": ..., "train": ...} that suit it
     encoders: tuple[Encoder | None, ...] = ()  # what was done to each client's inputs, one per client
+    tested: tuple[NDArray[np.int64], ...] = ()  # of each client: the row number or the group of each test example
     setup_bytes: int = 0  # sent by each client before the first round, for shared scaling
     elsewhere: bool = False  # the examples are at the clients: only their numbers are known here
 
@@ -81,6 +82,7 @@ class Federation:
             validation=self.validation[rows],
             test=self.test[rows],
             encoders=tuple(self.encoders[i] for i in rows) if self.encoders else (),
+            tested=tuple(self.tested[i] for i in rows) if self.tested else (),
         )
 
     def encoder(self, client: str) -> Encoder | None:
@@ -158,7 +160,9 @@ def from_arrays(
     validation: float = 0.1,
     test: float = 0.2,
     tests: Given | None = None,
-    split: Literal["stratified", "random"] = "stratified",
+    split: Literal["stratified", "random", "grouped", "time"] = "stratified",
+    units: Units | None = None,
+    turn: int = 0,
     keep: float = 1.0,
     standardise: bool = False,
     impute: bool = False,
@@ -173,31 +177,34 @@ def from_arrays(
 
     `target` says what y is: class numbers from 0 (by default, as many as occur or `classes`), or a number to predict.
     With `tests`, one (x, y) per client to test on, none of `clients` is held out for testing. `keep` is the share of
-    training examples that each client keeps. Missing values (NaN) are refused, or filled in with `impute`.
+    training examples that each client keeps. With `split="grouped"`, examples of one group stay together, and with
+    "time" the latest are tested on: `units` has the group or the time of every client's examples. Successive turns
+    hold out different examples for testing. Missing values (NaN) are refused, or filled in with `impute`.
     Scaling uses each client's own training examples, and missing values become their median; with `shared`, it uses
-    all clients' and their mean: each client then sends `Sums` and no rows. A `scaler` that was agreed on with other
-    sites replaces both. `schema` names the inputs, in the order of `schema.matrix`.
+    all clients' and their mean: each client then sends `Sums` and no rows, and nothing of an input of which it has
+    fewer than five values. A `scaler` that was agreed on with other sites replaces both. `schema` names the inputs, in
+    the order of `schema.matrix`.
     """
     pairs("clients", clients)
     if tests is not None:
         pairs("tests", tests)
     if not clients:
         raise FedpriorError("the federation has no clients: give at least one (x, y) pair.")
-    shares = Shares(validation, test, split, keep)
+    shares = Shares(validation, test, split, keep, turn)
     shares.check()
     _check_options(seed, scaling, target, name)
     kind = _target(target, classes, schema)
-    cuts: Iterable[Cut] = cut(clients, tests, kind, shares, Key.from_seed(seed), impute)
+    cuts: Iterable[Cut] = cut(clients, tests, kind, shares, Key.from_seed(seed), impute, units)
     fit: Fit = partial(Scaler.fitted, standardise=standardise, impute=impute)
     size = 0
     if scaler is not None:
         fit = lambda _: scaler  # noqa: E731
     elif scaling == "shared" and (standardise or impute):
         cuts = list(cuts)
-        sums = {own.client: Sums.of(own.train[0]) for own in cuts}
-        common = Scaler.from_sums(Sums.of_all(sums), standardise=standardise, impute=impute)
+        sums = {own.client: Sums.of(own.train[0]).guarded() for own in cuts}
+        common = Scaler.from_sums(_total(sums), standardise=standardise, impute=impute)
         fit, size = (lambda _: common), next(iter(sums.values())).nbytes
-    parts, encoders = _encoded(cuts, fit, schema)
+    parts, encoders, tested = _encoded(cuts, fit, schema)
     every = [y for part in parts.values() for _, y in part if len(y)]
     kind = kind.fitted(every, [y for _, y in parts["train"]])
     return Federation(
@@ -211,22 +218,35 @@ def from_arrays(
         options=dict(options or {}),
         recipe=dict(recipe or {}),
         encoders=encoders,
+        tested=tested,
         setup_bytes=size,
     )
 
 
+def _total(sums: Mapping[str, Sums]) -> Sums:
+    """Everyone's sums together."""
+    total = Sums.of_all(sums)
+    if total.n.size and not total.n.any():
+        raise FedpriorError(
+            f"no client has {LEAST} training examples, and the sums of fewer would give them away: use scaling=own."
+        )
+    return total
+
+
 def _encoded(
     cuts: Iterable[Cut], fit: Fit, schema: Schema | None
-) -> tuple[dict[str, list[Examples]], tuple[Encoder | None, ...]]:
-    """Every client's examples as a model takes them, by split, and what was done to them."""
+) -> tuple[dict[str, list[Examples]], tuple[Encoder | None, ...], tuple[NDArray[np.int64], ...]]:
+    """Every client's examples as a model takes them, by split, what was done to them, and which are tested on."""
     parts: dict[str, list[Examples]] = {s: [] for s in SPLITS}
     encoders: list[Encoder | None] = []
+    tested = []
     for own in cuts:
         encoder = Encoder.maybe(schema, fit(own.train[0]))
         for part, (x, y) in zip(SPLITS, own.parts, strict=True):
             parts[part].append((x if encoder is None else encoder(x), y))
         encoders.append(encoder)
-    return parts, tuple(encoders)
+        tested.append(own.tested)
+    return parts, tuple(encoders), tuple(tested)
 
 
 def check_seed(seed: Any) -> None:

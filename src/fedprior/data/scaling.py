@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprior.data.sums import Sums
 
+UNKNOWN = 1e30
+"""The deviation of an input without any in training, where it is shared: whatever its value will be, it counts as 0."""
+
 
 class Scaler(NamedTuple):
     """(x - mean) / std, with `fill` where a value is missing (NaN). One number per feature."""
@@ -37,13 +40,14 @@ class Scaler(NamedTuple):
     def from_sums(cls, sums: Sums, *, standardise: bool, impute: bool) -> Self | None:
         """Fitted to all sites' training examples, of which only sums are shared; None when there is nothing to do.
 
-        Mean and deviation are those of the known values; missing values become the mean.
+        Mean and deviation are those of the known values; missing values become the mean. An input that is the same
+        everywhere, or that nobody knows, has no effect: no weight of it was ever trained.
         """
         if not (standardise or impute):
             return None
         deviation = np.sqrt(sums.square / np.maximum(sums.n, 1))
         mean = sums.mean if standardise else np.zeros_like(sums.mean)
-        std = np.where(deviation == 0, 1.0, deviation) if standardise else np.ones_like(deviation)
+        std = np.where(deviation == 0, UNKNOWN, deviation) if standardise else np.ones_like(deviation)
         return cls(sums.mean if impute else None, mean, std)
 
     @classmethod

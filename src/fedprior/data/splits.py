@@ -20,6 +20,10 @@ Examples = tuple[NDArray[np.floating[Any]], NDArray[Any]]
 Given = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
 SPLITS = ("train", "validation", "test")
+Units = Mapping[str, ArrayLike]
+"""For every client, the group or the time of each example [n]."""
+HOW = ("stratified", "random", "grouped", "time")
+"""Keep each client's label proportions, split at random, keep examples of one group together, or test on the latest."""
 
 
 class Cut(NamedTuple):
@@ -29,11 +33,12 @@ class Cut(NamedTuple):
     train: Examples
     validation: Examples
     test: Examples
+    tested: NDArray[np.int64]  # [n]  the unit of each test example: its row number, or its group
 
     @property
     def parts(self) -> tuple[Examples, ...]:
         """In the order of SPLITS."""
-        return self[1:]
+        return self[1:4]
 
 
 class Shares(NamedTuple):
@@ -41,16 +46,19 @@ class Shares(NamedTuple):
 
     validation: float
     test: float
-    how: str  # stratified or random
+    how: str  # one of HOW
     keep: float
+    turn: int = 0  # which part is tested on: successive turns test on different examples as long as there are any
 
     def check(self) -> None:
         """Refuse shares that are none, or leave nothing."""
         for name, share in (("validation", self.validation), ("test", self.test), ("keep", self.keep)):
             if isinstance(share, bool) or not isinstance(share, int | float | np.floating) or abs(share) > 1:
                 raise FedpriorError(f"{name} = {shown(share)} is not valid: give a share, such as 0.2.")
-        if self.how not in ("stratified", "random"):
-            raise unknown("split", self.how, ("stratified", "random"))
+        if self.how not in HOW:
+            raise unknown("split", self.how, HOW)
+        if isinstance(self.turn, bool) or not isinstance(self.turn, int | np.integer) or not 0 <= self.turn < 2**31:
+            raise FedpriorError(f"turn = {shown(self.turn)} is not valid: give a whole number from 0 on.")
         if not 0 < self.keep <= 1:
             raise FedpriorError(f"keep = {self.keep} is not valid: give a share above 0 and up to 1.")
         if not (self.validation >= 0 and self.test > 0 and self.validation + self.test < 1):
@@ -83,9 +91,19 @@ def _pair(client: str, given: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def cut(clients: Given, tests: Given | None, target: Target, shares: Shares, key: Key, missing: bool) -> Iterator[Cut]:
+def cut(
+    clients: Given,
+    tests: Given | None,
+    target: Target,
+    shares: Shares,
+    key: Key,
+    missing: bool,
+    units: Units | None = None,
+) -> Iterator[Cut]:
     """Client by client, so that not all examples are in memory at once. With `tests`, none are held out for testing."""
     _check_names([str(name) for name in clients])
+    if (shares.how in HOW[2:]) != (units is not None):
+        raise FedpriorError("split = grouped needs the group of every example, and split = time its time: give both.")
     first: tuple[str, tuple[int, ...]] | None = None
     for name, given in clients.items():
         client = str(name)
@@ -98,8 +116,10 @@ def cut(clients: Given, tests: Given | None, target: Target, shares: Shares, key
         first = first or (client, x.shape[1:])
         for part in (x,) if own is None else (x, own[0]):
             _same_shape(client, part.shape[1:], *first)
-        train, validation, test = _chosen(client, target.strata(y), shares, own is not None, key)
-        yield Cut(client, (x[train], y[train]), (x[validation], y[validation]), own or (x[test], y[test]))
+        kinds = target.strata(y) if units is None else _units(client, units, len(y))
+        train, validation, test = _chosen(client, kinds, shares, own is not None, key)
+        tested = np.arange(len(own[1])) if own else kinds[test] if shares.how == "grouped" else test
+        yield Cut(client, (x[train], y[train]), (x[validation], y[validation]), own or (x[test], y[test]), tested)
 
 
 def _check_names(names: list[str]) -> None:
@@ -109,11 +129,23 @@ def _check_names(names: list[str]) -> None:
         raise FedpriorError(f"the client name '{odd}' is not text that a file can hold: rename it.")
 
 
-def _chosen(
-    client: str, strata: NDArray[np.int64], shares: Shares, tested: bool, key: Key
-) -> tuple[NDArray[np.int64], ...]:
+def _units(client: str, units: Units, n: int) -> NDArray[Any]:
+    """The group or the time of each of a client's examples; equal ones have equal numbers, in order [n]."""
+    found = np.asarray(units[client])
+    if len(found) != n:
+        raise FedpriorError(f"client '{client}' has {n} examples but {len(found)} groups or times: they must match.")
+    return np.unique(found, return_inverse=True)[1]
+
+
+def _chosen(client: str, kinds: NDArray[Any], shares: Shares, tested: bool, key: Key) -> tuple[NDArray[np.int64], ...]:
     rng = key.fold("split", client).numpy()
-    train, *others = _split(strata, shares.validation, 0.0 if tested else shares.test, rng, shares.how)
+    test = 0.0 if tested else shares.test
+    if shares.how == "grouped":
+        train, *others = _by_group(kinds, shares.validation, test, rng, shares.turn)
+    elif shares.how == "time":
+        train, *others = _by_time(kinds, shares.validation, test, rng)
+    else:
+        train, *others = _split(kinds, shares.validation, test, rng, shares.how, shares.turn)
     if shares.keep < 1:
         train = _kept(client, train, shares.keep, key.fold("keep", client).numpy())
     return train, *others
@@ -162,12 +194,12 @@ def _same_shape(client: str, shape: tuple[int, ...], first: str, expected: tuple
 
 
 def _split(
-    y: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator, how: str
+    y: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator, how: str, turn: int = 0
 ) -> tuple[NDArray[np.int64], ...]:
     """Row numbers of the three parts. Sizes are exact; labels are spread evenly, or at random with `random`.
 
     Every example gets its rank among a random order of its label, as a fraction; sorted by that fraction, any prefix
-    has (nearly) the label proportions of the whole.
+    has (nearly) the label proportions of the whole. Turns test on one stretch of that order after the other.
     """
     n = len(y)
     n_test = min(max(1, round(test * n)), n - 1) if test else 0
@@ -176,9 +208,42 @@ def _split(
     for label in np.unique(y) if how == "stratified" else [None]:
         rows = rng.permutation(np.arange(n) if label is None else np.flatnonzero(y == label))
         position[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
-    order = np.argsort(position, kind="stable")
+    order = np.roll(np.argsort(position, kind="stable"), turn * n_test)
     train = order[: n - n_test - n_validation]
     return np.sort(train), np.sort(order[len(train) : n - n_test]), np.sort(order[n - n_test :])
+
+
+def _by_group(
+    group: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator, turn: int
+) -> tuple[NDArray[np.int64], ...]:
+    """Whole groups in a random order: those that begin in the stretch of the turn are tested on, the next validate.
+
+    A client with a single group trains on it, and has nothing to test on.
+    """
+    n, groups = len(group), int(group.max()) + 1
+    order = np.argsort(rng.permutation(groups)[group], kind="stable")
+    starts = np.full(groups, n)
+    np.minimum.at(starts, group[order], np.arange(n))
+    begins = (starts[group] - turn * round(test * n)) % n  # [n]  where an example's group begins, from the turn on
+    held = [begins < test * n, (begins >= test * n) & (begins < (test + validation) * n)]
+    if groups == 1 or (held[0] | held[1]).all():
+        held = [held[0] & (groups > 1), np.zeros(n, dtype=np.bool_)]
+    return np.flatnonzero(~held[0] & ~held[1]), np.flatnonzero(held[1]), np.flatnonzero(held[0])
+
+
+def _by_time(
+    time: NDArray[np.int64], validation: float, test: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], ...]:
+    """The latest examples are tested on, all of one moment together; those to validate on are drawn from the others.
+
+    A client whose examples are all of one moment trains on them, and has nothing to test on.
+    """
+    n = len(time)
+    first = np.sort(time)[n - max(1, round(test * n))] if test else time.max() + 1
+    later = time >= max(first, time.min() + 1)
+    rest = rng.permutation(np.flatnonzero(~later))
+    m = min(round(validation * n), max(0, len(rest) - 1))
+    return np.sort(rest[m:]), np.sort(rest[:m]), np.flatnonzero(later)
 
 
 def _kept(client: str, rows: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 
 
+LEAST = 5
+"""Known values of an input below which a site says nothing of it: the mean of one value is the value."""
+
+
 class Sums(NamedTuple):
     """Sums over a site's rows in a form that does not cancel: Σx as n and the mean, Σx² as Σ(x - mean)².
 
@@ -42,6 +46,11 @@ class Sums(NamedTuple):
         for other in others:
             first = first + other
         return first
+
+    def guarded(self, least: int = LEAST) -> Sums:
+        """Without inputs of which too few values are known to be hidden in their sums; nor how many are missing."""
+        told = self.n >= least
+        return Sums(*(np.where(told, part, 0.0) for part in self))
 
     def __add__(self, other: Sums) -> Sums:  # type: ignore[override]
         """Of both sites' rows together (Chan, Golub and LeVeque, 1979)."""

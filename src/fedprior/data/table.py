@@ -14,6 +14,8 @@ from fedprior.data.target import Target
 
 Recipe = Mapping[str, Mapping[str, Any]]
 """The `model` and the `train` section that suit a data set."""
+Split = Literal["stratified", "random", "grouped", "time"]
+"""How examples are split, see `splits.HOW`."""
 SGD: Mapping[str, Any] = {"optimizer": "sgd", "lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}
 """pFedFDA's training, for recipes."""
 
@@ -35,6 +37,8 @@ class Table:
     features: tuple[str, ...] = ()  # names of the inputs, which `partition=features` takes
     schema: Schema | None = None  # of the columns that x was made of
     scaling: Literal["own", "shared"] = "own"  # whose training examples inputs are standardised by
+    split: Split = "stratified"  # by default
+    units: NDArray[Any] | None = None  # [n]  the group or the time of each example, for such splits
 
     def select(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The inputs of some examples, ready for a model."""
@@ -58,6 +62,8 @@ class Clients:
     impute: bool = False
     schema: Schema | None = None
     scaling: Literal["own", "shared"] = "own"
+    split: Split = "stratified"
+    units: Mapping[str, NDArray[Any]] | None = None
 
 
 class Drawing(Protocol):

@@ -12,6 +12,8 @@ from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorError, shown
 from fedprior.experiment import folder as folders
+from fedprior.experiment import repeated
+from fedprior.experiment.assessment import Assessment
 from fedprior.experiment.comparison import Comparison
 from fedprior.experiment.config import Model, Settings, Setup
 from fedprior.experiment.joining import join
@@ -19,17 +21,20 @@ from fedprior.experiment.journal import Observer
 from fedprior.experiment.participation import Participation
 from fedprior.experiment.placing import at_work
 from fedprior.experiment.prior import load_prior
+from fedprior.experiment.repeated import assess
 from fedprior.experiment.result import PersonalModel, Result, load_model
 from fedprior.methods import build
 from fedprior.options import check_names, check_truths, check_values, plain_errors
 from fedprior.protocol import Method
 
 __all__ = [
+    "Assessment",
     "Comparison",
     "Participation",
     "PersonalModel",
     "Result",
     "Settings",
+    "assess",
     "compare",
     "join",
     "load_model",
@@ -108,7 +113,7 @@ def compare(
 
 def resume(
     folder: str | Path, *, observe: Observer | None = None, observers: Observers | None = None
-) -> Result | Comparison:
+) -> Result | Comparison | Assessment:
     """Continue the run or comparison in a folder; the result is the same, bit for bit, as without the interruption.
 
     In its `config.toml`, `rounds` may have been raised, and `workers`, `engine` and `ray_address` may have changed.
@@ -116,6 +121,8 @@ def resume(
     place, observers = _place(folder), observers or (lambda name, rounds: observe)
     if place is None:
         raise FedpriorError("there is no folder to resume: give the output folder of a run or a comparison.")
+    if (place / repeated.FILE).exists():
+        return repeated.resume(place, observers)
     names = folders.compared(place)
     if names is not None:
         found = {name: folders.configuration(place / name) for name in names}

@@ -37,7 +37,7 @@ class Comparison(Mapping[str, Result]):
     def table(self) -> pd.DataFrame:
         """One row per method: the mean of every metric over clients on their test splits, and the gain over Local."""
         frame = pd.concat([result.table for result in self.values()])
-        frame["validation"] = [self._validation(name) for name in self]
+        frame["validation"] = [self.validation(name) for name in self]
         for column in ("mean", "mean_low", "mean_high", "helped", "harmed"):
             gains = [None if r.reference is None else getattr(r.gain(), column) for r in self.values()]
             frame[f"gain_{column}".replace("gain_mean", "gain")] = pd.Series(gains, index=frame.index, dtype="float64")
@@ -50,7 +50,8 @@ class Comparison(Mapping[str, Result]):
         main = main_metric(first.federation.target).name
         return pd.DataFrame({name: result.clients[main] for name, result in self.items()})
 
-    def _validation(self, name: str) -> float:
+    def validation(self, name: str) -> float:
+        """The mean validation NLL of a method's selected models; nan where there is none."""
         found = self[name].summary["selected"]["personal"]["validation"][SELECTS]["mean"]
         return math.nan if found is None else float(found)
 
@@ -60,7 +61,7 @@ class Comparison(Mapping[str, Result]):
 
         None where no method has one: there are no validation examples, or all have diverged.
         """
-        scores = {name: score for name in self if not math.isnan(score := self._validation(name))}
+        scores = {name: score for name in self if not math.isnan(score := self.validation(name))}
         return min(scores, key=scores.__getitem__, default=None)
 
     @property

@@ -17,6 +17,7 @@ from fedprior.experiment import folder as folders
 from fedprior.experiment import resume
 from fedprior.experiment.config import CUSTOM
 from fedprior.experiment.journal import Journal
+from fedprior.experiment.repeated import FILE as REPEATED
 from fedprior.methods import build
 from fedprior.report.page.facts import RunFacts, Story, data_name
 from fedprior.report.page.writing import write as write_page
@@ -24,6 +25,8 @@ from fedprior.report.page.writing import write as write_page
 
 def write(folder: Path, path: Path) -> Path:
     """Write the page of a folder; returns its path."""
+    if (folder / REPEATED).is_file():
+        return write_page(resume(folder), path)
     runs = run_folders(folder)
     configs = {name: _config(place) for name, place in runs.items()}
     done = all(folders.finished(runs[name], configs[name]["rounds"]) for name in runs)

@@ -7,19 +7,21 @@ from pathlib import Path
 from altair.utils.schemapi import debug_mode
 
 from fedprior.errors import FedpriorError
-from fedprior.experiment import Comparison, Result
+from fedprior.experiment import Assessment, Comparison, Result
 from fedprior.files import write_text
 from fedprior.report.page.document import document
 from fedprior.report.page.facts import Story, story
+from fedprior.report.page.repeated import assessed
 from fedprior.report.page.sections import report
 
 
-def write(found: Result | Comparison | Story, path: Path) -> Path:
+def write(found: Result | Comparison | Assessment | Story, path: Path) -> Path:
     """Write the page of a run or comparison; returns its path."""
     if path.is_dir():
         raise FedpriorError(f"'{path}' is a folder: give the path of the page, such as '{path / 'report.html'}'.")
-    told = found if isinstance(found, Story) else story(found)
-    write_text(path, page(told))
+    if isinstance(found, Assessment):
+        found = assessed(found)
+    write_text(path, page(found if isinstance(found, Story) else story(found)))
     return path
 
 

@@ -1,0 +1,175 @@
+"""Raw tables from files of many formats, from a folder with one file per site, or from a database."""
+
+from __future__ import annotations
+
+import bz2
+import csv as dialects
+import gzip
+import io
+import lzma
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedprior.data.columns import repeated
+from fedprior.errors import FedpriorError, FedpriorWarning, cut
+from fedprior.room import check_room
+
+SEPARATORS = (",", ";", "\t")
+TEXT = (".csv", ".tsv", ".txt")
+PACKED = (".gz", ".bz2", ".xz", ".zip")
+PARQUET, EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm")
+GROWTH = 12
+"""Memory that reading a text file takes at most, in units of its size: its text, its cells and the table."""
+
+
+class Raw(NamedTuple):
+    """A table as it was read, and the file name of each row if there is one file per site."""
+
+    frame: pd.DataFrame
+    files: NDArray[np.object_] | None = None
+
+
+def read(path: str, sql: str | None = None) -> Raw:
+    """A table from a file, a folder with one file per site, or a database given by its URL."""
+    if "://" in path:
+        from fedprior.data.database import from_database
+
+        return Raw(from_database(path, sql))
+    if sql is not None:
+        raise FedpriorError(f"'{cut(path)}' is not the URL of a database: leave out the query.")
+    place = Path(path)
+    return read_folder(place) if place.is_dir() else Raw(read_file(place))
+
+
+def read_file(path: Path) -> pd.DataFrame:
+    """One table; its format is told by the ending of its name, and is CSV without a known one."""
+    if not path.is_file():
+        raise FedpriorError(f"there is no file '{path}': give a CSV, Parquet or Excel file, or a folder of them.")
+    reader = _parquet if path.suffix.lower() in PARQUET else _excel if path.suffix.lower() in EXCEL else _text_file
+    frame = reader(path)
+    frame.columns = frame.columns.map(str)
+    if (name := repeated(str(name) for name in frame.columns)) is not None:
+        raise FedpriorError(f"'{path}' has two columns '{name}': rename one.")
+    if frame.empty:
+        raise FedpriorError(f"'{path}' has a header but no rows: add some.")
+    return frame
+
+
+def read_folder(path: Path) -> Raw:
+    """All files concatenated, and the file name of each row. The columns must be the same, in any order."""
+    files = sorted(file for file in path.iterdir() if file.is_file() and _stem(file) is not None)
+    if not files:
+        raise FedpriorError(f"the folder '{path}' has no .csv files, nor other tables: add one per site.")
+    stems = [str(_stem(file)) for file in files]
+    if (name := repeated(stems)) is not None:
+        raise FedpriorError(f"the folder '{path}' has two tables of the site '{name}': rename or remove one.")
+    frames = [read_file(file) for file in files]
+    for file, frame in zip(files, frames, strict=True):
+        for column in sorted(set(frame.columns) ^ set(frames[0].columns)):
+            raise FedpriorError(
+                f"only one of '{files[0]}' and '{file}' has a column '{column}': all sites need the same columns."
+            )
+    names = np.repeat(np.array(stems, dtype=object), [len(frame) for frame in frames])
+    return Raw(pd.concat(frames, keys=[str(file) for file in files]), names)
+
+
+def _stem(file: Path) -> str | None:
+    """The name of a table without its endings; None if it is no table."""
+    name = file.name
+    if file.suffix.lower() in PACKED:
+        name = name[: -len(file.suffix)]
+    ending = Path(name).suffix
+    known = (*TEXT[:2], *(PARQUET + EXCEL if name == file.name else ()))
+    return name[: -len(ending)] if ending.lower() in known and not name.startswith((".", "~$")) else None
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    _needs("pyarrow", "a Parquet file", "parquet")
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except (OSError, ValueError) as error:
+        raise FedpriorError(f"'{path}' is not a Parquet file that can be read: {cut(str(error))}.") from None
+
+
+def _excel(path: Path) -> pd.DataFrame:
+    _needs("openpyxl", "an Excel file", "excel")
+    try:
+        with pd.ExcelFile(path, engine="openpyxl") as book:
+            first, *others = book.sheet_names
+            frame = pd.read_excel(book, sheet_name=first, header=None)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise FedpriorError(f"'{path}' is not an Excel file that can be read: {cut(str(error))}.") from None
+    if frame.empty:
+        raise FedpriorError(f"'{path}' is empty: give a sheet with a header and rows.")
+    if others:
+        told = f"'{path}' has {1 + len(others)} sheets: only the first, '{first}', is read."
+        warnings.warn(told, FedpriorWarning, stacklevel=5)
+    table = frame.iloc[1:].reset_index(drop=True).infer_objects()
+    table.columns = pd.Index([f"unnamed: {k}" if pd.isna(name) else name for k, name in enumerate(frame.iloc[0])])
+    return table
+
+
+def _needs(module: str, what: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise FedpriorError(f"reading {what} needs the package {module}: pip install 'fedprior[{extra}]'.")
+
+
+def _text_file(path: Path) -> pd.DataFrame:
+    check_room(f"reading '{path}'", GROWTH * path.stat().st_size, "give a Parquet file, or fewer rows")
+    content = _text(path)
+    if not content.strip():
+        raise FedpriorError(f"'{path}' is empty: give a CSV file with a header and rows.")
+    try:
+        return _read(content, _separator(path, content))
+    except pd.errors.ParserWarning:
+        raise FedpriorError(f"the rows of '{path}' have more cells than its header: name every column.") from None
+    except (ValueError, dialects.Error) as error:  # pandas' parser errors are ValueErrors
+        raise FedpriorError(f"'{path}' is not a CSV file that can be read: {str(error).strip()}.") from None
+
+
+def _read(content: str, separator: str) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # that cells are dropped
+        return pd.read_csv(io.StringIO(content), sep=separator, low_memory=False, index_col=False)
+
+
+def _text(path: Path) -> str:
+    """The text of a file, with or without a byte order mark, compressed or not."""
+    unpack: Mapping[str, Callable[[bytes], bytes]] = {
+        ".gz": gzip.decompress,
+        ".bz2": bz2.decompress,
+        ".xz": lzma.decompress,
+        ".zip": _unzipped,
+    }
+    try:
+        return unpack.get(path.suffix, bytes)(path.read_bytes()).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FedpriorError(f"'{path}' is not UTF-8 text: save it as a CSV file in UTF-8.") from None
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise FedpriorError(f"'{path}' cannot be unpacked: {error}.") from None
+
+
+def _unzipped(content: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = archive.namelist()
+        if len(names) != 1:
+            raise ValueError(f"it holds {len(names)} files and should hold one")
+        return archive.read(names[0])
+
+
+def _separator(path: Path, content: str) -> str:
+    """The separator that splits the header into most columns; their names must differ."""
+    headers = [next(dialects.reader(io.StringIO(content.lstrip("\r\n")), delimiter=sep)) for sep in SEPARATORS]
+    chosen = max(range(len(headers)), key=lambda k: len(headers[k]))  # of equals the first
+    name = repeated(name for name in headers[chosen] if name)
+    if name is not None:
+        raise FedpriorError(f"'{path}' has two columns '{name}': rename one.")
+    return SEPARATORS[chosen]

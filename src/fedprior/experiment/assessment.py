@@ -1,0 +1,167 @@
+"""A comparison over repeated splits, and what it says: which method to use, and what federation does for each site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedprior.data.federation import Federation
+from fedprior.experiment.comparison import Comparison
+from fedprior.experiment.references import references
+from fedprior.experiment.verdict import Effect, Interval, SiteVerdict, Verdict
+from fedprior.experiment.wording import sentences
+from fedprior.metrics import SELECTS, metrics_of
+from fedprior.metrics.judging import Differences, Estimate, discoveries, estimates
+from fedprior.metrics.metric import Metric
+
+LEAST = 10
+"""Test rows, or groups, below which nothing is said of a site."""
+LOCAL = "local"
+SHOWN = ("nll", "accuracy", "auroc", "rmse")
+"""The metrics of a verdict, if the target has them."""
+
+
+class Assessment(Mapping[str, Comparison]):
+    """Split -> its comparison: `split-1`, `split-2`, ..."""
+
+    def __init__(self, splits: Mapping[str, Comparison]) -> None:
+        self.splits = dict(splits)
+
+    def __getitem__(self, name: str) -> Comparison:
+        return self.splits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.splits)
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    @property
+    def federation(self) -> Federation:
+        """The sites with their rows, as in the first split."""
+        return next(iter(self.first.values())).federation
+
+    @property
+    def first(self) -> Comparison:
+        """The comparison of the first split."""
+        return next(iter(self.values()))
+
+    @cached_property
+    def validation(self) -> dict[str, float]:
+        """Method -> the validation NLL of its selected models, a mean over sites and splits; nan if one diverged."""
+        return {name: float(np.mean([split.validation(name) for split in self.values()])) for name in self.first}
+
+    @property
+    def best(self) -> str | None:
+        """The method with the lowest validation NLL; test rows have no say."""
+        known = {name: score for name, score in self.validation.items() if not np.isnan(score)}
+        return min(known, key=known.__getitem__, default=None)
+
+    @property
+    def judged(self) -> str | None:
+        """The method whose gains are shown: the best but Local, which has none over itself."""
+        known = {name: score for name, score in self.validation.items() if not np.isnan(score) and name != LOCAL}
+        return min(known, key=known.__getitem__, default=None)
+
+    @cached_property
+    def methods(self) -> dict[str, dict[str, float]]:
+        """Method or reference -> metric -> its mean over sites and splits on the test rows."""
+        known = [name for name in SHOWN if name in metrics_of(self.federation.target)]
+        found = {name: {m: _mean([s[name].mean(m) for s in self.values()]) for m in known} for name in self.first}
+        beside = [references(next(iter(split.values())).federation) for split in self.values()]
+        for name in beside[0]:
+            found[name] = {m: _mean([split[name].summary[m]["mean"] for split in beside]) for m in known}
+        return found
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per method or reference."""
+        frame = pd.DataFrame(self.methods).T.rename_axis("method")
+        frame.insert(0, "validation", pd.Series(self.validation))
+        return frame
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The answer in words and numbers."""
+        sites = self._sites()
+        text = sentences(self.best, self.judged, self.methods, sites)
+        return Verdict(self.best, text, self.methods, sites)
+
+    def _sites(self) -> dict[str, SiteVerdict]:
+        names, judged = self.federation.clients, self.judged
+        if judged is None or LOCAL not in self.first:
+            nothing = Interval(np.nan, np.nan, np.nan)
+            return {name: SiteVerdict("cannot tell", self._tested(name), nothing) for name in names}
+        known = metrics_of(self.federation.target)
+        primary = estimates(self._differences(known[SELECTS], judged))
+        clear = discoveries({name: found.p for name, found in primary.items() if found.units >= LEAST})
+        others = {m: estimates(self._differences(known[m], judged)) for m in ("accuracy", "mae") if m in known}
+        return {
+            name: SiteVerdict(
+                _effect(primary[name], clear=name in clear),
+                self._tested(name),
+                _interval(primary[name]),
+                {metric: _interval(found[name]) for metric, found in others.items()},
+            )
+            for name in names
+        }
+
+    def _tested(self, site: str) -> int:
+        """Test rows over all splits; of rows that are tested on several times, the most in one split count."""
+        rows = [_units(next(iter(split.values())).federation, site) for split in self.values()]
+        distinct = len(np.unique(np.concatenate(rows)))
+        return max(distinct, *(len(own) for own in rows)) if rows else 0
+
+    def _differences(self, metric: Metric, method: str) -> dict[str, Differences]:
+        scores = [
+            (split[method].example_scores(metric.name), split[LOCAL].example_scores(metric.name))
+            for split in self.values()
+        ]
+        federations = [next(iter(split.values())).federation for split in self.values()]
+        found = {}
+        for site in self.federation.clients:
+            places = [data.clients.index(site) for data in federations]
+            pairs = zip(places, scores, strict=True)
+            values = [ours[i].astype(np.float64) - theirs[i].astype(np.float64) for i, (ours, theirs) in pairs]
+            found[site] = Differences(values, [_units(data, site) for data in federations])
+        return found
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that tells everything, complete in one file; returns its path."""
+        from fedprior.report.page.writing import write
+
+        return write(self, Path(path))
+
+    def __repr__(self) -> str:
+        return f"Assessment({len(self)} splits, {len(self.federation)} sites: {self.verdict.text})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.verdict.text)}</p>{self.table.to_html(float_format='{:.3f}'.format)}"
+
+
+def _units(federation: Federation, site: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The row or the group of each test row of a site."""
+    return np.asarray(federation.tested[federation.clients.index(site)])
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """Over the splits that have it."""
+    known = [value for value in values if value is not None and not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def _interval(found: Estimate) -> Interval:
+    return Interval(found.mean, found.low, found.high)
+
+
+def _effect(found: Estimate, *, clear: bool) -> Effect:
+    if found.units < LEAST or np.isnan(found.p):
+        return "cannot tell"
+    if not clear:
+        return "no difference"
+    return "helps" if found.mean > 0 else "harms"

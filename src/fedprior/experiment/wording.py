@@ -1,0 +1,73 @@
+"""A verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedprior.errors import FedpriorError
+from fedprior.experiment.verdict import POOLED, SITE_EFFECTS, Effect, SiteVerdict
+from fedprior.methods import build
+from fedprior.metrics import SELECTS
+from fedprior.names import on_screen
+
+NAMED = 6
+"""Sites that a sentence names."""
+REFERENCES = {
+    POOLED: "a regression on the pooled rows",
+    SITE_EFFECTS: "a regression on the pooled rows with an effect per site",
+}
+Means = Mapping[str, Mapping[str, float]]
+
+
+def title(name: str) -> str:
+    """A method's name for people."""
+    if name in REFERENCES:
+        return REFERENCES[name]
+    try:
+        return build(name).about.title
+    except FedpriorError:
+        return on_screen(name)
+
+
+def sentences(best: str | None, judged: str | None, methods: Means, sites: Mapping[str, SiteVerdict]) -> str:
+    """Whom federation helps and harms, what to use, and whether a reference does better."""
+    if best is None:
+        return "No method has a validation NLL to be chosen by: give more rows, or a larger share for validation."
+    if judged is None:
+        return f"Use {title(best)}: no other method was compared."
+    by = {effect: [name for name, site in sites.items() if site.verdict == effect] for effect in _EFFECTS}
+    parts = [f"helps {_listed(by['helps'])}" if by["helps"] else "helps no site for certain"]
+    if by["no difference"]:
+        everyone = not by["helps"] and not by["harms"] and not by["cannot tell"]
+        parts += [] if everyone else [f"no evidence for {_listed(by['no difference'])}"]
+    if by["cannot tell"]:
+        told = [f"{on_screen(name)} (n = {sites[name].n_test})" for name in by["cannot tell"]]
+        parts.append(f"cannot tell for {_joined(told)}")
+    parts.append(f"harms {_listed(by['harms']) if by['harms'] else 'nobody'}")
+    lead = "Federation" if best == judged else f"Federation by {title(judged)}, the best but Local,"
+    return " ".join([f"{lead} {'; '.join(parts)}.", f"Use {title(best)} (chosen on validation).", *_beaten(methods)])
+
+
+_EFFECTS: tuple[Effect, ...] = ("helps", "harms", "no difference", "cannot tell")
+
+
+def _beaten(methods: Means) -> list[str]:
+    """Whether a reference has a lower NLL than every method."""
+    scores = {name: metrics[SELECTS] for name, metrics in methods.items()}
+    ours = min((score for name, score in scores.items() if name not in REFERENCES), default=float("nan"))
+    better = [name for name in REFERENCES if scores.get(name, float("inf")) < ours]
+    if not better:
+        return []
+    name = min(better, key=scores.__getitem__)
+    told = f"with an NLL of {scores[name]:.3f} against {ours:.3f}; no federation could have it"
+    return [f"On the test rows, {REFERENCES[name]} beats every method, {told}."]
+
+
+def _listed(names: list[str]) -> str:
+    return _joined([on_screen(name) for name in names])
+
+
+def _joined(told: list[str]) -> str:
+    if len(told) > NAMED:
+        return f"{', '.join(told[: NAMED - 1])} and {len(told) - NAMED + 1} more"
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
