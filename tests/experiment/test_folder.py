@@ -517,7 +517,7 @@ def test_a_finished_run_of_an_older_version_is_read(csv: Path, tmp_path: Path) -
     table.to_csv(tmp_path / "run" / "clients.csv", index=False, na_rep="nan")
     (tmp_path / "run" / "logs.csv").unlink()
     manifest = tmp_path / "run" / "checkpoint" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 1'))
+    manifest.write_text(manifest.read_text().replace('"format": 4', '"format": 1'))
     old = single(fedprior.resume(tmp_path / "run"))
     assert old.selected == 4
     assert old.mean("accuracy") == whole.mean("accuracy")
@@ -531,8 +531,8 @@ def test_an_unfinished_run_of_an_older_version_is_refused(csv: Path, tmp_path: P
     with pytest.raises(KeyboardInterrupt):
         start(csv, tmp_path / "run", reference=False, observers=stop_at("fedmap", 3))
     manifest = tmp_path / "run" / "checkpoint" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 1'))
+    manifest.write_text(manifest.read_text().replace('"format": 4', '"format": 1'))
     before = snapshot(tmp_path)
-    with pytest.raises(FedpriorError, match="format 1, this version reads 3"):
+    with pytest.raises(FedpriorError, match="format 1, this version reads 4"):
         fedprior.resume(tmp_path / "run")
     assert snapshot(tmp_path) == before

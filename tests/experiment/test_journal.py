@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 from fedprior.data.target import Classes
+from fedprior.experiment.checkpoint import EMPTY
 from fedprior.experiment.journal import Event, Journal, jsonable
+from fedprior.experiment.seal import CLIENTS, JOURNALS, Running, Seal
 from fedprior.metrics import Cohort, cohort_metrics, metrics_of
 
 METRICS = metrics_of(Classes.numbered(3))
@@ -36,6 +39,14 @@ def write(folder: Path, rounds: int = 6, every: int = 2) -> Journal:
             journal.evaluation(done, "personal", "test", NAMES, cohort(done))
             journal.event({"kind": "evaluation", "round": done, "score": math.pi / done})
     return journal
+
+
+def sealed(folder: Path, done: int, *, evaluated: bool = True) -> dict[str, Seal]:
+    """What the checkpoint after `done` rounds of `write` covers; with or without the evaluation of the last of them."""
+    journal = write(folder, done - 1 if not evaluated else done)
+    if not evaluated:
+        journal.event({"kind": "round", "round": done, "logs": {"loss": 1 / (3 * done)}})
+    return journal.seals()
 
 
 def load(folder: Path) -> Journal:
@@ -76,10 +87,10 @@ def test_the_csv_has_one_header(tmp_path: Path) -> None:
 
 
 def test_rewind_drops_later_rounds(tmp_path: Path) -> None:
-    """Back to 3 of 6: rounds 1 to 3 and the evaluation after 2 stay, in memory and on disk."""
+    """Back to 3 of 6: rounds 1 to 3 and the evaluation after 2 stay."""
     write(tmp_path)
     journal = Journal(tmp_path)
-    journal.rewind(3, rounds=6)
+    journal.rewind(sealed(tmp_path / "part", 3))
     kinds = [(e["kind"], e["round"]) for e in journal.events]
     assert kinds == [("round", 1), ("round", 2), ("evaluation", 2), ("round", 3)]
     assert {row["round"] for row in journal.rows} == {2}
@@ -88,11 +99,11 @@ def test_rewind_drops_later_rounds(tmp_path: Path) -> None:
     assert equal(again.rows, journal.rows)
 
 
-def test_rewind_always_drops_the_last_evaluation(tmp_path: Path) -> None:
-    """All 6 rounds are done: they stay, but the final evaluation runs again since the models come from it."""
+def test_rewind_drops_the_last_evaluation(tmp_path: Path) -> None:
+    """All 6 rounds are done and stay; the final evaluation, which comes after the last checkpoint, runs again."""
     write(tmp_path)
     journal = Journal(tmp_path)
-    journal.rewind(6, rounds=6)
+    journal.rewind(sealed(tmp_path / "part", 6, evaluated=False))
     assert [e["round"] for e in journal.events if e["kind"] == "round"] == [1, 2, 3, 4, 5, 6]
     assert [e["round"] for e in journal.events if e["kind"] == "evaluation"] == [2, 4]
     assert {row["round"] for row in journal.rows} == {2, 4}
@@ -104,7 +115,7 @@ def test_rewound_and_written_again_equals_uninterrupted(done: int, tmp_path: Pat
     write(tmp_path / "whole")
     write(tmp_path / "cut")
     journal = Journal(tmp_path / "cut")
-    journal.rewind(done, rounds=6)
+    journal.rewind(sealed(tmp_path / "part", done) if done else None)
     for r in range(done + 1, 7):
         journal.event({"kind": "round", "round": r, "logs": {"loss": 1 / (3 * r)}})
         if r % 2 == 0:
@@ -116,7 +127,7 @@ def test_rewound_and_written_again_equals_uninterrupted(done: int, tmp_path: Pat
 
 def test_rewind_of_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "new")
-    journal.rewind(0, rounds=3)
+    journal.rewind()
     assert (journal.events, journal.rows) == ([], [])
 
 
@@ -167,7 +178,7 @@ def test_a_run_killed_while_it_wrote_goes_on(numbers: str, tmp_path: Path) -> No
     text = path.read_text()
     path.write_text(text[: text.index("\n6,personal") + 1] + f"6,personal,test,site-0,7,{numbers}")
     journal = Journal(tmp_path)
-    journal.rewind(4, rounds=6)
+    journal.rewind(sealed(tmp_path / "part", 4))
     assert {row["round"] for row in journal.rows} == {2, 4}
     assert len(journal.rows) == 6
 
@@ -238,7 +249,7 @@ def test_undefined_is_an_empty_cell_and_diverged_is_nan(tmp_path: Path) -> None:
     for found in (journal.values(1, "test"), again.values(1, "test")):
         assert math.isnan(found["b"]["nll"] or 0.0)
         assert found["c"]["nll"] is None
-    again.rewind(1, rounds=9)
+    again.rewind(journal.seals())
     assert (tmp_path / "clients.csv").read_text().splitlines() == [",".join(line) for line in lines]
 
 
@@ -266,7 +277,7 @@ def test_the_file_of_an_older_run_goes_on(tmp_path: Path) -> None:
     """Rounds that come have all metrics; those of before keep theirs, and empty cells for the others."""
     (tmp_path / "clients.csv").write_text(OLD)
     journal = Journal(tmp_path)
-    journal.rewind(3, rounds=6)
+    journal.rewind(dict.fromkeys(JOURNALS, EMPTY) | {CLIENTS: Running(OLD.encode()).seal(10)})
     journal.evaluation(4, "personal", "test", NAMES, cohort(4))
     journal.evaluation(6, "personal", "test", NAMES, cohort(6))
     assert set(header(tmp_path)) == {"round", "model", "split", "client", "examples", "f1", *METRICS}
@@ -286,8 +297,10 @@ def test_a_metric_that_is_not_known_here_is_kept(tmp_path: Path) -> None:
     first, *rest = path.read_text().replace("\nWest", " West").splitlines()
     path.write_text("\n".join([f"{first},sharpness", *(f"{line},0.25" for line in rest)]) + "\n")
     assert {row["sharpness"] for row in load(tmp_path).rows if row["examples"]} == {0.25}
+    lines = path.read_bytes().splitlines(keepends=True)
+    covered = Running(b"".join(lines[:7])).seal(len(header(tmp_path)))
     journal = Journal(tmp_path)
-    journal.rewind(4, rounds=6)
+    journal.rewind(dict.fromkeys(JOURNALS, EMPTY) | {CLIENTS: covered})
     journal.evaluation(6, "personal", "test", NAMES, cohort(6))
     assert header(tmp_path)[-1] == "sharpness"
     found = load(tmp_path)
@@ -302,6 +315,7 @@ def test_logs_of_clients(tmp_path: Path) -> None:
     """A row for each client that has been updated, with the round of that; a client that never was has none."""
     journal = Journal(tmp_path)
     journal.client_logs(3, NAMES, np.array([3, 1, 0]), {"tau": np.array([0.1, np.nan, 7.0])})
+    covered = journal.seals()
     journal.client_logs(6, NAMES, np.array([3, 5, 6]), {"tau": np.array([0.1, 2.5, 7.5]), "rho": np.arange(3.0)})
     expected = [
         {"round": 3, "client": NAMES[0], "updated": 3, "tau": 0.1, "rho": None},
@@ -312,6 +326,23 @@ def test_logs_of_clients(tmp_path: Path) -> None:
     ]
     assert equal(load(tmp_path).logs, expected)
     again = Journal(tmp_path)
-    again.rewind(5, rounds=9)
-    assert {row["round"] for row in again.logs} == {3}
-    assert {row["round"] for row in load(tmp_path).logs} == {3}
+    again.rewind(covered)
+    assert equal(again.logs, [{k: v for k, v in row.items() if k != "rho"} for row in expected[:2]])
+    assert again.seals() == covered, "the column that came later is gone too"
+
+
+def test_a_journal_with_a_folder_takes_no_memory(tmp_path: Path) -> None:
+    """A hundred evaluations of a hundred clients are a megabyte on disk, and nothing to remember."""
+    journal, clients = Journal(tmp_path), [f"client-{k}" for k in range(100)]
+    many = Cohort([{"nll": k / 7} for k in range(100)], np.arange(100), 100, 0, {})
+    journal.evaluation(0, "personal", "test", clients, many)
+    journal.event({"kind": "evaluation", "round": 0})
+    tracemalloc.start()
+    for done in range(1, 101):
+        journal.evaluation(done, "personal", "test", clients, many)
+        journal.event({"kind": "evaluation", "round": done, "scores": [0.5] * 1000})
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 10_000
+    assert (len(journal.events), len(journal.rows)) == (101, 101 * 100)
+    assert journal.values(57, "test")["client-7"] == {"nll": 1.0}

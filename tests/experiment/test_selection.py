@@ -257,7 +257,7 @@ def test_a_selection_survives_a_snapshot() -> None:
     assert found.snapshot() == {}
     parts = {s: [np.arange(6, dtype=np.float32).reshape(3, 2), np.empty((0, 2), np.float32)] for s in ("a", "b")}
     found.take(3, 0.1, parts)
-    again.restore(found.snapshot(), ("a", "b"), 2)
+    again.restore(found.snapshot(), ("a", "b"))
     assert (again.round, again.score) == (3, 0.1)
     assert again.predictions is not None
     for split, given in parts.items():

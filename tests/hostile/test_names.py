@@ -91,8 +91,8 @@ def test_the_journal_gives_names_back(clients: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder))
         rows = [{"round": 1, "client": client, "updated": 1, "loss": 0.5} for client in clients]
-        journal._append("logs.csv", journal.logs, rows[:1])
-        journal._append("logs.csv", journal.logs, rows[1:])
+        journal._add("logs.csv", rows[:1])
+        journal._add("logs.csv", rows[1:])
         again = Journal(Path(folder))
         again.load()
         assert again.logs == rows == journal.logs

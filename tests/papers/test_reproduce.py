@@ -656,7 +656,7 @@ def test_heavy_files(keep: bool, tmp_path: Path) -> None:
     small = table(tmp_path)
     reproduce(small, tmp_path / "out", nobody, keep_models=keep, settings={"workers": 1})
     light = {"config.toml", "events.jsonl", "clients.csv", "logs.csv", "summary.json"}
-    heavy = {"models", "checkpoint", "predictions.safetensors"} if keep else set()
+    heavy = {"models", "checkpoint", "predictions.safetensors", "prior.safetensors"} if keep else set()
     found = [{p.name for p in folder.iterdir()} for folder in (tmp_path / "out").iterdir()]
     assert found == [light | heavy] * 2
 

@@ -276,7 +276,7 @@ def test_the_selected_round_is_shown(results: Comparison) -> None:
 def relabelled(result: Result, round: int) -> Journal:
     """The journal as if the selected round had another number."""
     journal = Journal(None)
-    journal.rows = [{**row, "round": round} for row in result.journal.rows if row["round"] == result.selected]
+    journal.rows[:] = [{**row, "round": round} for row in result.journal.rows if row["round"] == result.selected]
     return journal
 
 

@@ -20,6 +20,7 @@ from fedprior.data.federation import Federation
 from fedprior.engine.memory import COPIES, Need, Sharing, cores, how_to_start, keep_freed_memory, need, zeros
 from fedprior.engine.pool import Here, Pool, Runner, RunnerFactory, WorkerError
 from fedprior.engine.rehearsal import Shapes, personal_model, rehearsed
+from fedprior.engine.shared import predict_shared
 from fedprior.engine.stack import (
     Answer,
     Context,
@@ -253,16 +254,12 @@ class Engine:
         if self.federation.elsewhere:
             return None
         found: Predictions = {}
-        nothing = np.empty((0, self.method.task.likelihood.parameters), np.float32)
         for split in splits:
-            data = self.federation.split(split)
-            found[split] = [nothing] * len(data)
-            for c, size in enumerate(data.size):
-                if size or c == 0:  # the first client shows whether there is a global model
-                    predictive = self.method.predict_global(self.server, data.client(c)[0])
-                    if predictive is None:
-                        return None
-                    found[split][c] = predictive.float().numpy()
+            order = self.ids.argsort().tolist()
+            predicted = predict_shared(self.method, self.server, self.federation.split(split), order)
+            if predicted is None:
+                return None
+            found[split] = predicted
         return found
 
     def keep(self) -> None:

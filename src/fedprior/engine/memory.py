@@ -7,7 +7,8 @@ The bytes that a run needs, for N clients, W worker processes and stacks of c cl
 
 State, uplink and personal model are one client's; personal models are kept twice, as last evaluated and as selected.
 All of these are in memory that all processes share. This process alone also holds the predictions (P numbers for each
-of the `rows` of validation and test examples) and the journal (`lines` per client over the whole run).
+of the `rows` of validation and test examples) and the journal: `lines` per client, of the whole run, or of a single
+evaluation if the run has a folder to write them to.
 """
 
 from __future__ import annotations

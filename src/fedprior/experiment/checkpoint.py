@@ -20,7 +20,7 @@ from fedprior.experiment.identity import refuse_another
 from fedprior.experiment.seal import JOURNALS, Running, Seal, parsed
 from fedprior.files import pack, read_tensors, write_bytes, write_text
 
-FORMAT = 3
+FORMAT = 4
 EMPTY = Running().seal()
 
 

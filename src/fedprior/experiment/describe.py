@@ -12,6 +12,7 @@ from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
 from fedprior.experiment.config import Settings, data_section
 from fedprior.experiment.journal import Journal
+from fedprior.experiment.seal import EVENTS
 from fedprior.experiment.selection import BY
 from fedprior.rng import Key
 
@@ -50,15 +51,17 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
 
 def outcome(journal: Journal, settings: Settings, selected: int) -> dict[str, Any]:
     """The metrics of the last and the selected round, the bytes sent, and how often each client was left out."""
-    scores: dict[int, dict[str, Any]] = {
-        e["round"]: {k: e[k] for k in ("personal", "global") if k in e}
-        for e in journal.events
-        if e["kind"] == "evaluation"
-    }
-    trained = [e for e in journal.events if e["kind"] == "round"]
+    scores: dict[int, dict[str, Any]] = {}
+    sent, left_out = Counter(up=0, down=0), Counter[str]()
+    for event in journal.read(EVENTS):
+        if event["kind"] == "round":
+            sent.update(up=event["bytes_up"], down=event["bytes_down"])
+            left_out.update(event.get("left_out", {}).keys())
+        elif event["round"] in (settings.rounds, selected):
+            scores[event["round"]] = {k: event[k] for k in ("personal", "global") if k in event}
     return {
         "last": {"round": settings.rounds, **scores[settings.rounds]},
         "selected": {"round": selected, "by": BY[settings.select], **scores[selected]},
-        "bytes": {"up": sum(e["bytes_up"] for e in trained), "down": sum(e["bytes_down"] for e in trained)},
-        "left_out": dict(Counter(client for e in trained for client in e.get("left_out", {}))),
+        "bytes": dict(sent),
+        "left_out": dict(left_out),
     }

@@ -57,7 +57,7 @@ def execute(
             workers=settings.workers,
             runner=runner or settings.runner(),
             min_answers=settings.min_answers,
-            evaluations=settings.rounds // settings.every(settings.eval_every) + 1,
+            evaluations=1 if folder is not None else settings.rounds // settings.every(settings.eval_every) + 1,
         ) as engine,
     ):
         config = identity(Setup(method, federation, dict(model), settings))
@@ -101,7 +101,7 @@ class Run:
         done = 0 if found is None else found.round
         if found is not None:
             self._take_up(found)
-        self.journal.rewind(done, settings.rounds, None if found is None else found.journals)
+        self.journal.rewind(None if found is None else found.journals)
         (self.folder / "summary.json").unlink(missing_ok=True)  # exists if a finished run gets more rounds
         clear_temporary(self.folder)
         due = 0 < done < settings.rounds and done % settings.every(settings.eval_every) == 0
@@ -119,7 +119,7 @@ class Run:
             )
         try:
             self.engine.restore(found.tensors)
-            self.selection.restore(found.tensors, SPLITS, len(self.engine.federation))
+            self.selection.restore(found.tensors, SPLITS)
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise damaged(self.saver.folder, f"it does not fit this run: {str(error).splitlines()[0]}") from None
 

@@ -221,7 +221,6 @@ def load_result(folder: Path, method: AnyMethod, federation: Federation, referen
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         seal.check(folder, summary)
-        journal.load()
         if "left_out" not in summary:  # an older run, which kept the models of its last round
             summary["selected"] = summary["last"]
         if not {"seed", "rounds", "timing"} <= summary.keys() or "round" not in summary["selected"]:
@@ -235,7 +234,7 @@ def load_result(folder: Path, method: AnyMethod, federation: Federation, referen
     test, _ = read_tensors(folder / "predictions.safetensors")
     expected = outline(method, federation.shape, federation.target)
     models = read_models(folder / "models", federation.clients, method.types[-1], expected)
-    return Result(
+    result = Result(
         method,
         federation,
         journal,
@@ -245,3 +244,9 @@ def load_result(folder: Path, method: AnyMethod, federation: Federation, referen
         reference,
         server=load_prior(folder / PRIOR, method.task.module).server if (folder / PRIOR).exists() else None,
     )
+    if missing := sorted(set(federation.clients) - result.values.keys()):
+        raise FedpriorError(
+            f"'{folder / seal.CLIENTS}' is damaged (it lacks '{on_screen(missing[0])}' in round {result.selected}): "
+            "restore a copy of it, or run it again in a new folder."
+        )
+    return result

@@ -11,6 +11,8 @@ from fedprior.errors import FedpriorError
 
 EVENTS, CLIENTS, LOGS = "events.jsonl", "clients.csv", "logs.csv"
 JOURNALS = (EVENTS, CLIENTS, LOGS)
+BLOCK = 1 << 20
+"""Bytes that are read at a time."""
 PRIOR = "prior.safetensors"
 
 
@@ -22,9 +24,9 @@ class Seal(NamedTuple):
     sha256: str
     columns: int = 0  # of a table
 
-    def fits(self, content: bytes) -> bool:
-        """Whether these are the bytes that were sealed."""
-        return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
+    def fits(self, found: Running) -> bool:
+        """Whether this is what was sealed."""
+        return (found.size, found.digest.hexdigest()) == (self.size, self.sha256)
 
 
 class Running:
@@ -33,6 +35,16 @@ class Running:
     def __init__(self, content: bytes = b"") -> None:
         self.lines, self.size, self.digest = 0, 0, hashlib.sha256()
         self.add(content)
+
+    @classmethod
+    def of(cls, path: Path, size: int) -> Running:
+        """The first `size` bytes of a file, which may be shorter or missing."""
+        found = cls()
+        if path.exists():
+            with path.open("rb") as file:
+                while piece := file.read(min(BLOCK, size - found.size)):
+                    found.add(piece)
+        return found
 
     def add(self, content: bytes) -> None:
         """Add content at the end."""

@@ -9,7 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprior.engine import Predictions
@@ -41,18 +43,19 @@ class Selection:
         """For a checkpoint."""
         if self.predictions is None:
             return {}
-        found = {
-            f"selection/{split}/{i}": torch.from_numpy(values)
-            for split, clients in self.predictions.items()
-            for i, values in enumerate(clients)
-        }
-        return found | {"selection": torch.tensor([self.round, self.score], dtype=torch.float64)}
+        found = {"selection": torch.tensor([self.round, self.score], dtype=torch.float64)}
+        for split, clients in self.predictions.items():  # in one piece: ten thousand tensors take seconds to write
+            found[f"selection/{split}"] = torch.from_numpy(
+                np.concatenate([p for p in clients if len(p)] or clients[:1])
+            )
+            found[f"selection/{split}/sizes"] = torch.tensor([len(p) for p in clients])
+        return found
 
-    def restore(self, flat: dict[str, Tensor], splits: tuple[str, ...], clients: int) -> None:
+    def restore(self, flat: dict[str, Tensor], splits: tuple[str, ...]) -> None:
         """Continue from a snapshot."""
         if "selection" in flat:
             number, score = flat["selection"].tolist()
-            found = {split: [flat[f"selection/{split}/{i}"].numpy() for i in range(clients)] for split in splits}
+            found = {split: _apart(flat[f"selection/{split}"], flat[f"selection/{split}/sizes"]) for split in splits}
             self.round, self.score, self.predictions = int(number), score, found
 
 
@@ -60,6 +63,10 @@ def validation_score(scores: dict[str, Any]) -> float | None:
     """The score of an evaluation; None if no client has validation examples."""
     found = scores["personal"]["validation"]
     return float(found[SELECTS]["mean"]) if found["evaluated"] else None
+
+
+def _apart(together: Tensor, sizes: Tensor) -> list[NDArray[np.float32]]:
+    return np.split(together.numpy(), np.cumsum(sizes.numpy())[:-1])
 
 
 def _number(score: float | None) -> float:

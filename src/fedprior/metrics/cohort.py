@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ def cohort(
     """
     n = np.array(sizes, dtype=np.int64)
     there = [values for values, size in zip(clients, sizes, strict=True) if size]
-    failed = sum(any(v is not None and np.isnan(v) for v in values.values()) for values in there)
+    failed = sum(any(v is not None and math.isnan(v) for v in values.values()) for values in there)
     pooled = _pooled(metrics, predictions) if predictions is not None else _weighted(metrics, clients, n)
     summary = {
         name: spread(metric, [values[name] for values in there]) | {"pooled": pooled[name]}

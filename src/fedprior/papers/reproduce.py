@@ -28,7 +28,7 @@ from fedprior.papers.parts import Column
 from fedprior.papers.table import Scale, Table
 from fedprior.rng import Key
 
-HEAVY = ("models", "checkpoint", "predictions.safetensors")
+HEAVY = ("models", "checkpoint", "predictions.safetensors", "prior.safetensors")
 """Files that a cell's folder need not keep: a table needs only numbers."""
 
 

@@ -16,6 +16,7 @@ from fedprior.data.federation import Federation
 from fedprior.experiment import Comparison, Result
 from fedprior.experiment.config import data_section
 from fedprior.experiment.journal import Event, Journal
+from fedprior.experiment.seal import CLIENTS, LOGS
 from fedprior.experiment.verdict import Interval, SiteVerdict
 from fedprior.metrics import METRICS, SELECTS, Gain, Metric, main_metric, metrics_of
 from fedprior.metrics.reliability import Point, reliability
@@ -76,13 +77,13 @@ class RunFacts:
         """Each site's row of `clients.csv` on its test examples, with the selected models."""
         return {
             row["client"]: row
-            for row in self.journal.rows
-            if (row["round"], row["split"], row["model"]) == (self.selected, "test", "personal")
+            for row in self.journal.read(CLIENTS, self.selected or 0)
+            if (row["split"], row["model"]) == ("test", "personal")
         }
 
     def logs(self) -> list[Event]:
         """What the method logged of each site's last update before the selected round."""
-        return [row for row in self.journal.logs if row["round"] == self.selected]
+        return list(self.journal.read(LOGS, self.selected or 0))
 
     def sent(self, way: str) -> float:
         """Bytes per round, `up` or `down`: a mean over those that are done."""
