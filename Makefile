@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+FLOWER := $(VENV)-flower/bin
 OUT ?= runs/demo
 SHOWN := local,fedavg,fedavg_ft,fedprox,fedmap,pfedvem,pfedfda,fedbps,pfedbred
 
-.PHONY: demo test lint check bench docs clean
+.PHONY: demo federation federation-test federation-faults test lint check bench docs clean
 
 # torch goes in first and alone, so that no other package can pull another build of it
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -21,6 +22,25 @@ demo: $(BIN)/.installed
 		--rounds 40 --workers 2 --seed 0 --out $(OUT)/label-skew
 	$(BIN)/fedprior compare --methods $(SHOWN) --data digits data.partition=labels data.labels=3 data.clients=20 \
 		--rounds 40 --workers 2 --seed 0 --out $(OUT)/digits
+
+# Flower asks for older versions of some packages: a real federation has an environment of its own
+$(FLOWER)/.installed: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(VENV)-flower
+	$(FLOWER)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt torch
+	$(FLOWER)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
+		--editable '.[flower,ray]' hypothesis psutil pytest pytest-timeout
+	touch $@
+
+federation: $(FLOWER)/.installed
+	$(FLOWER)/fedprior federation try
+
+# one method for real, and every method on Flower's own serialisation
+federation-test: $(FLOWER)/.installed
+	$(FLOWER)/python -m pytest -m 'not slow' tests/federation
+
+# all five methods and every fault for real: half an hour
+federation-faults: $(FLOWER)/.installed
+	$(FLOWER)/python -m pytest tests/federation
 
 test: $(BIN)/.installed
 	$(BIN)/python -m pytest -n 2
@@ -40,4 +60,4 @@ docs: $(BIN)/.installed
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-flower runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedprior import __version__
-from fedprior.cli import after, data, papers, reporting
+from fedprior.cli import after, data, federation, papers, reporting
 from fedprior.cli.arguments import Data, File, Json, Options, Out, Quiet, Rounds, Seed, Workers, WritePage, sections
 from fedprior.cli.compare import compare
 from fedprior.cli.finish import finish, free
@@ -31,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(federation.app, name="federation")
 app.command("compare")(compare)
 papers.register(app)
 after.register(app)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedprior.errors import FedpriorError
 from fedprior.flower.codec import RejectedError
+from fedprior.methods import METHODS
 
 LARGEST = 1 << 22
 """Bytes of a reply's document."""
@@ -37,6 +38,12 @@ LOGS = frozenset(
     }
 )
 """What methods log of a local update and a site may tell; anything else that a method logs stays at the site."""
+
+
+def may_tell(log: str) -> bool:
+    """Whether a log may leave a site; a mixture of methods puts a method's name before it."""
+    method, dot, name = log.rpartition(".")
+    return name in LOGS and (not dot or method.split("+")[0] in METHODS)
 
 
 class Order(NamedTuple):

@@ -12,7 +12,7 @@ from fedprior.engine import RunnerFactory
 from fedprior.engine.pool import Done, Runner
 from fedprior.engine.stack import Answer, Context, EvaluateJob, Job, Memory, TrainJob, Written
 from fedprior.flower.codec import Arrays, Layout, RejectedError, encode
-from fedprior.flower.orders import LOGS, Link, Order, Reply, RoundOrder, RoundReply, parsed
+from fedprior.flower.orders import Link, Order, Reply, RoundOrder, RoundReply, may_tell, parsed
 from fedprior.flower.refusal import reason
 from fedprior.metrics import metrics_of
 
@@ -93,7 +93,7 @@ class Remote:
             told: RoundReply = parsed(RoundReply, reply.document)
             if told.round != order.round:
                 raise RejectedError("it is the answer to another round")
-            if not told.logs.keys() <= LOGS or set(told.scores) != set(order.splits or ()):
+            if not all(map(may_tell, told.logs)) or set(told.scores) != set(order.splits or ()):
                 raise RejectedError("it tells what was not asked for")
             if any(values.keys() != self.metrics for values in told.scores.values()):
                 raise RejectedError("its metrics are not those that were asked for")

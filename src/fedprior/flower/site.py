@@ -15,7 +15,7 @@ from fedprior.engine.memory import keep_freed_memory, single_thread
 from fedprior.engine.rehearsal import rehearsed
 from fedprior.engine.stack import Context, EvaluateJob, TrainJob, View, Written
 from fedprior.flower.codec import Arrays, Layout, RejectedError, encode
-from fedprior.flower.orders import LOGS, Reply, RoundOrder, RoundReply
+from fedprior.flower.orders import Reply, RoundOrder, RoundReply, may_tell
 from fedprior.flower.refusal import RefusedError
 from fedprior.flower.store import Store
 
@@ -77,5 +77,5 @@ class Site:
             raise RefusedError("not finite", f"the update of round {order.round + 1} is not finite.")
         parts: dict[str, Written] = {part.where: part for part in written}
         self.store.keep("state", order.round + 1, parts["states"].values)
-        logs = {name: float(values[0]) for name, values in answer.logs.items() if name in LOGS}
+        logs = {name: float(values[0]) for name, values in answer.logs.items() if may_tell(name)}
         return logs, encode(parts["ups"].values) if order.report else {}

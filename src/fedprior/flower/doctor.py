@@ -1,0 +1,154 @@
+"""Everything that can be known to be wrong before a federation starts, at the server or at a site."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from fedprior import __version__
+from fedprior.data.csv_files import read_table
+from fedprior.data.schema import Schema
+from fedprior.errors import FedpriorError
+from fedprior.experiment.config import read
+from fedprior.flower.certificates import validity
+from fedprior.flower.place import FILE, SCHEMA, Place
+
+DISK = 1 << 30
+"""Bytes that should be free for states."""
+CLOCK = 5.0
+"""Seconds that a site's clock may be ahead of the server's: Flower refuses more."""
+SOON = timedelta(days=30)
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    fine: bool
+    told: str
+
+
+def examine(folder: Path, table: Path | None, state: Path) -> list[Check]:
+    """All checks of a server's or a site's folder."""
+    if (folder / FILE).is_file():
+        return _server(Place.read(folder))
+    if (folder / "site.toml").is_file():
+        return _site(folder, table, state)
+    raise FedpriorError(f"'{folder}' is neither a server's folder ({FILE}) nor a site's (site.toml).")
+
+
+def _server(place: Place) -> list[Check]:
+    server = place.server
+    keys = [site for site in place.sites if not (server / "keys" / f"{site}.pub").is_file()]
+    return [
+        _versions(),
+        _certificate(server / "server.crt", place.host),
+        _private(server / "server.key"),
+        Check(
+            "keys", not keys, f"no public key of {', '.join(keys)}" if keys else f"{len(place.sites)} sites have one"
+        ),
+        _attempt("schema", lambda: f"{len(place.plan.schema.inputs)} inputs, hash {place.plan.schema.hash[:12]}"),
+        _port(place),
+        _disk(place.folder),
+    ]
+
+
+def _site(folder: Path, table: Path | None, state: Path) -> list[Check]:
+    own = read(folder / "site.toml")
+    host, port = str(own.get("host")), int(own.get("port", 0))
+    found = [_versions(), _certificate(folder / "ca.crt", None), _private(folder / "site.key"), _disk(state)]
+    if table is not None:
+        found.append(_table(folder / SCHEMA, table))
+    return [*found, *_connection(host, port, folder / "ca.crt")]
+
+
+def _attempt(what: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(what, True, look())
+    except (FedpriorError, OSError) as error:
+        return Check(what, False, str(error))
+
+
+def _versions() -> Check:
+    try:
+        found = {name: version(name) for name in ("torch", "flwr")}
+    except PackageNotFoundError:
+        return Check("versions", False, f"fedprior {__version__} without Flower: install fedprior[flower]")
+    return Check("versions", True, f"fedprior {__version__}, torch {found['torch']}, flwr {found['flwr']}")
+
+
+def _certificate(path: Path, host: str | None) -> Check:
+    try:
+        first, last, names = validity(path)
+    except FedpriorError as error:
+        return Check("certificate", False, str(error))
+    now = datetime.now(UTC)
+    if not first <= now <= last:
+        return Check("certificate", False, f"valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, which is not now")
+    if host is not None and host not in names:
+        return Check("certificate", False, f"it is for {', '.join(names)}, not for {host}")
+    soon = ", which is soon" if last - now < SOON else ""
+    return Check("certificate", True, f"valid until {last:%Y-%m-%d}{soon}")
+
+
+def _private(path: Path) -> Check:
+    if not path.is_file():
+        return Check("private key", False, f"'{path}' is missing")
+    open_to_others = path.stat().st_mode & 0o077
+    told = "others on this machine can read it: chmod 600 it" if open_to_others else "only its owner can read it"
+    return Check("private key", not open_to_others, told)
+
+
+def _port(place: Place) -> Check:
+    from fedprior.flower.processes import link_pid, reachable
+
+    ours = link_pid(place) is not None
+    taken = reachable(place.port) and not ours
+    told = "in use by another program" if taken else "our server listens there" if ours else "free"
+    return Check(f"port {place.port}", not taken, told)
+
+
+def _disk(folder: Path) -> Check:
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        return Check("disk", False, f"'{there}' cannot be written to")
+    return Check("disk", free > DISK, f"{free / 1e9:.1f} GB free at '{there}'")
+
+
+def _table(schema: Path, table: Path) -> Check:
+    try:
+        problems = Schema.read(schema).problems(read_table(table))
+    except FedpriorError as error:
+        return Check("table", False, str(error))
+    return Check("table", not problems, "; ".join(problems) or "it fits the schema")
+
+
+def _connection(host: str, port: int, authority: Path) -> list[Check]:
+    """Whether the server answers with a certificate of the federation's authority, and what time it has."""
+    began = time.time()
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with (
+            socket.create_connection((host, port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            secured.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            answer = secured.recv(4096).decode("latin-1")
+    except (OSError, ValueError) as error:
+        return [Check("server", False, f"{host}:{port} does not answer over TLS: {error}")]
+    found = [Check("server", True, f"{host}:{port} answers over TLS")]
+    date = next((line[6:] for line in answer.split("\r\n") if line.lower().startswith("date: ")), None)
+    if date is None:
+        return found
+    apart = (began + time.time()) / 2 - parsedate_to_datetime(date.strip()).timestamp() - 0.5  # it tells whole seconds
+    return [*found, Check("clock", abs(apart) < CLOCK, f"{apart:+.1f} s from the server's")]

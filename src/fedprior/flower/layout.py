@@ -1,0 +1,117 @@
+"""What `federation init` writes: the server's folder, the Flower app, and a folder for every site."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedprior import __version__
+from fedprior.data.schema import Schema
+from fedprior.errors import FedpriorError
+from fedprior.files import new_folder, write_bytes, write_text
+from fedprior.flower.certificates import make_authority, make_site_key
+from fedprior.flower.place import SCHEMA, Place
+
+SITE = "site.toml"
+APP = {
+    "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+    "project": {
+        "name": "fedprior-federation",
+        "version": "1.0.0",
+        "description": "Runs an experiment of fedprior; the code is the installed library's.",
+        "license": "Apache-2.0",
+        "dependencies": [],
+    },
+    "tool": {
+        "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+        "flwr": {
+            "app": {
+                "publisher": "fedprior",
+                "components": {
+                    "serverapp": "fedprior.flower.server_app:app",
+                    "clientapp": "fedprior.flower.client_app:app",
+                },
+            }
+        },
+    },
+}
+
+
+def init(
+    folder: Path,
+    sites: Sequence[str],
+    schema: Schema,
+    sections: Mapping[str, Any],
+    *,
+    experiment: str = "first",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    timeout: float = 3600,
+    patience: float = 600,
+) -> Place:
+    """A folder with all that a federation needs; it appears whole or not at all."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FedpriorError(f"'{folder}' is already in use: choose another folder.")
+    final = folder.absolute()
+    place = Place(final, experiment, host, port, timeout, patience, tuple(sites), sections)
+    place.check()
+    with new_folder(final) as new:
+        draft = Place(new, experiment, host, port, timeout, patience, tuple(sites), sections)
+        schema.write(new / SCHEMA)
+        _server(draft, final)
+        for site in sites:
+            _site(draft, site)
+        draft.write()
+    return place
+
+
+def _server(place: Place, final: Path) -> None:
+    server = place.server
+    server.mkdir(parents=True)
+    make_authority(server, place.host)
+    app: dict[str, Any] = json.loads(json.dumps(APP))
+    app["tool"]["flwr"]["app"]["config"] = {"folder": str(final)}
+    write_text(place.folder / "app" / "pyproject.toml", tomli_w.dumps(app))
+    link = {"address": f"127.0.0.1:{place.port}", "root-certificates": str(final / "server" / "ca.crt")}
+    known = {"superlink": {"default": "federation", "federation": link}}
+    write_text(server / "flwr" / "config.toml", tomli_w.dumps(known))
+
+
+def _site(place: Place, site: str) -> None:
+    folder = place.site(site)
+    folder.mkdir(parents=True)
+    shutil.copy(place.server / "ca.crt", folder / "ca.crt")
+    write_bytes(place.server / "keys" / f"{site}.pub", make_site_key(folder))
+    write_text(folder / SITE, tomli_w.dumps({"site": site, "host": place.host, "port": place.port}))
+    shutil.copy(place.folder / SCHEMA, folder / SCHEMA)
+    write_text(folder / "README.md", instructions(place, site))
+
+
+def instructions(place: Place, site: str) -> str:
+    """One page for the people at a site."""
+    return f"""# {site}: how to take part
+
+You have been given this folder. It holds `site.key`, which identifies your site: keep it private, and ask for a new one
+if anybody else has seen it.
+
+1. Install: `pip install "fedprior[flower]=={__version__}"` with Python 3.11 (Linux).
+2. Prepare your table as a CSV file whose columns are those of `{SCHEMA}` (other columns are ignored), and check it:
+
+       fedprior federation doctor . --table patients.csv
+
+3. Start your node, and leave it running; it reconnects by itself:
+
+       fedprior federation site . --table patients.csv --state state
+
+Your node connects to `{place.address}` (outgoing TLS only; nothing connects to you). Your rows never leave your
+machine. What does leave it is written to `state/*/{site}/sent.jsonl`: read it with `fedprior federation audit state`.
+When the experiment is over, your own model, its summary and its model card are in `state/{place.experiment}/{site}`.
+
+Keep the `state` folder: without it your site cannot go on with an experiment. The clock of your machine must be
+right to within five seconds.
+"""

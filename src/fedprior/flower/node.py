@@ -1,0 +1,132 @@
+"""What a site's node does with a message: the one place where orders from a server reach a site's table and disk."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprior import __version__
+from fedprior.data.schema import Schema
+from fedprior.data.site_table import Reading, SiteTable
+from fedprior.data.target import Classes, Number
+from fedprior.engine.stack import Context
+from fedprior.errors import FedpriorError
+from fedprior.flower.agreement import Agreement, configured
+from fedprior.flower.codec import RejectedError
+from fedprior.flower.finish import finish
+from fedprior.flower.orders import Reply, RoundOrder, parsed
+from fedprior.flower.refusal import RefusedError
+from fedprior.flower.site import Site
+from fedprior.flower.store import ERRORS, SENT, Store
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Node(NamedTuple):
+    """A site's own settings: its name, its table and where it keeps its states."""
+
+    site: str
+    table: Path
+    state: Path
+
+    def answer(self, document: Mapping[str, Any], arrays: Arrays) -> Reply:
+        """Do as ordered; whatever goes wrong becomes a code, and its details stay here."""
+        store = Store(self.state, str(document.get("experiment", "unknown")), self.site)
+        try:
+            reply = self._do(document, arrays, store)
+        except Exception as error:
+            reply = Reply({"refused": _code(error)})
+            store.note(ERRORS, f"{_now()} {traceback.format_exc()}")
+        store.note(SENT, json.dumps(_sent(document, reply)))
+        return reply
+
+    def _do(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:
+        kinds = {"check": self._check, "spread": self._spread, "round": self._round, "finish": self._finish}
+        if document.get("kind") not in kinds:
+            raise RefusedError("order", "the order is of a kind that this version does not know.")
+        return kinds[document["kind"]](document, arrays, store)
+
+    def _table(self, document: Mapping[str, Any]) -> SiteTable:
+        config, schema = configured(document["config"]), Schema.from_document(document["schema"])
+        return SiteTable.read(self.site, self.table, schema, Reading.of(config.data), config.seed)
+
+    def _check(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:
+        """Whether the table fits; if so, how many rows there are, and the sums that were asked for."""
+        told: dict[str, Any] = {"version": __version__, "problems": []}
+        table = self._table(document)
+        if found := table.problems:
+            return Reply({**told, "problems": found})
+        told |= {"sizes": table.sizes()}
+        if isinstance(table.schema.target, Number):
+            told["labels"] = list(table.label_sum())
+        sums = table.sums()._asdict() if table.reading.scaling == "shared" else {}
+        return Reply(told, sums)
+
+    def _spread(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:
+        """The spread of a numeric target around the mean of all sites."""
+        return Reply({"square": self._table(document).label_square(float(document["mean"]))})
+
+    def _site(self, document: Mapping[str, Any], store: Store) -> tuple[Site, Agreement]:
+        agreement = Agreement.from_document(document["agreement"])
+        if self.site not in agreement.sites:
+            raise RefusedError("another", "this site is not one of the experiment.")
+        context = agreement.context(agreement.table(self.site, self.table))
+        own = {"hash": agreement.hash, "data": context.federation.fingerprint(), "smallest_class": _smallest(context)}
+        store.agree({**own, **agreement.document()})
+        return Site(context, len(agreement.sites), store), agreement
+
+    def _round(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:
+        given = {k: v for k, v in document.items() if k not in ("experiment", "agreement")}
+        order = parsed(RoundOrder, given)
+        site, _ = self._site(document, store)
+        return site.work(order, arrays)
+
+    def _finish(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:
+        site, agreement = self._site(document, store)
+        finish(site, agreement, int(document["selected"]))
+        return Reply({"finished": True})
+
+
+def _smallest(context: Context) -> int | None:
+    """Training rows of the rarest class that occurs, for the site's own audit."""
+    if not isinstance(context.federation.target, Classes):
+        return None
+    (labels,) = context.federation.labels()
+    return int(np.unique(labels, return_counts=True)[1].min())
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, RefusedError):
+        return error.code
+    if isinstance(error, RejectedError | KeyError):
+        return "order"
+    if isinstance(error, FedpriorError):
+        return "table"
+    return "disk" if isinstance(error, OSError) else "internal"
+
+
+def _sent(document: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+    """What left the site, for its own audit: names, types, shapes and bytes of fields, and names of numbers."""
+    fields = [
+        {"name": name, "dtype": values.dtype.name, "shape": list(values.shape), "bytes": int(values.nbytes)}
+        for name, values in reply.arrays.items()
+    ]
+    told = {k: sorted(v) if isinstance(v, dict) else v for k, v in reply.document.items() if v not in (None, {}, [])}
+    return {
+        "time": _now(),
+        "kind": document.get("kind"),
+        "round": document.get("round"),
+        "fields": fields,
+        "told": told,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

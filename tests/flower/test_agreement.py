@@ -1,0 +1,178 @@
+"""From the first question to every site's model: agreement by schema and sums, equal to the simulator on the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+import fedprior
+from fedprior.data.schema import Schema
+from fedprior.data.site_table import Reading, SiteTable, pooled
+from fedprior.errors import FedpriorError
+from fedprior.experiment.loop import execute
+from fedprior.experiment.result import Result
+from fedprior.flower.agreement import configured
+from fedprior.flower.here import Here
+from fedprior.flower.node import Node
+from fedprior.flower.orders import Reply
+from fedprior.flower.serve import Plan, serve
+
+SITES = ("aachen", "bonn", "cologne")
+
+
+def table(site: str, *, number: bool = False, gaps: bool = False) -> pd.DataFrame:
+    rng = np.random.default_rng(SITES.index(site))
+    n = 30 + 7 * SITES.index(site)
+    age, stage = rng.normal(60, 10, n).round(1), rng.choice(["I", "II", "III"], n)
+    risk = 0.05 * (age - 60) + (stage == "III") + rng.normal(0, 0.5, n)
+    frame = pd.DataFrame({"age": age, "stage": stage, "smoker": rng.choice(["no", "yes"], n)})
+    frame["outcome"] = (50 + 10 * risk).round(3) if number else np.where(risk > 0, "ill", "well")
+    if gaps:
+        frame.loc[::9, "age"] = np.nan
+    return frame
+
+
+def tables(folder: Path, **options: bool) -> dict[str, Path]:
+    found = {}
+    for site in SITES:
+        found[site] = folder / f"{site}.csv"
+        table(site, **options).to_csv(found[site], index=False)
+    return found
+
+
+def nodes(paths: Mapping[str, Path], state: Path) -> Here:
+    def answer(site: str, document: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Reply:
+        return Node(site, paths[site], state).answer(document, arrays)
+
+    return Here(answer)
+
+
+def schema(paths: Mapping[str, Path]) -> Schema:
+    return Schema.inferred(pd.concat([pd.read_csv(path) for path in paths.values()]), target="outcome")
+
+
+def plan(paths: Mapping[str, Path], **sections: Any) -> Plan:
+    config = {"rounds": 2, "eval_every": 1, "method": {"name": "fedmap"}, **sections}
+    return Plan("trial", tuple(paths), schema(paths), config)
+
+
+def simulated(given: Plan, paths: Mapping[str, Path]) -> Result:
+    config = configured(given.config)
+    reading = Reading.of(config.data)
+    data = pooled({s: SiteTable.read(s, p, given.schema, reading, config.seed) for s, p in paths.items()})
+    setup = config.setup(data)
+    return execute(setup.method, setup.federation, setup.settings, model=setup.model)
+
+
+@pytest.mark.parametrize(
+    ("options", "data"),
+    [
+        ({}, {}),
+        ({}, {"scaling": "shared"}),
+        ({"gaps": True}, {"scaling": "shared", "missing": "median"}),
+        ({"gaps": True}, {"missing": "median", "validation": 0.2}),
+        ({"number": True}, {"scaling": "shared"}),
+    ],
+)
+def test_tables_at_their_sites_equal_the_simulator(options: Any, data: Any, tmp_path: Path) -> None:
+    paths = tables(tmp_path, **options)
+    given = plan(paths, data=data)
+    found = serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    expected = simulated(given, paths)
+    assert found.values == expected.values
+    assert found.selected == expected.selected
+    for site, path in paths.items():
+        own = fedprior.load_model(tmp_path / "state" / "trial" / site / "model.safetensors")
+        for name, values in expected.arrays(site).items():
+            assert np.array_equal(own.arrays[name], values), (site, name)
+        rows = pd.read_csv(path).drop(columns="outcome")
+        assert np.array_equal(own.predict(rows), expected.predict(site, rows))
+        assert site in (tmp_path / "state" / "trial" / site / "model-card.md").read_text()
+
+
+def test_nothing_but_what_was_asked_for_leaves_a_site(tmp_path: Path) -> None:
+    """Every message of a whole run: no value of the table is in any of them."""
+    paths = tables(tmp_path)
+    link, seen = nodes(paths, tmp_path / "state"), []
+    honest = link.answer
+
+    def listening(site: str, document: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Reply:
+        reply = honest(site, document, arrays)
+        seen.append((document["kind"], reply))
+        return reply
+
+    link.answer = listening
+    serve(link, plan(paths), tmp_path / "run")
+    assert [kind for kind, _ in seen] == ["check"] * 3 + ["round"] * 9 + ["finish"] * 3
+    for kind, reply in seen:
+        keys = set(reply.document)
+        assert keys <= {"version", "problems", "sizes", "round", "refused", "logs", "scores", "finished"}, kind
+    lines = (tmp_path / "state" / "trial" / "bonn" / "sent.jsonl").read_text().splitlines()
+    audit = [json.loads(line) for line in lines]
+    assert [entry["kind"] for entry in audit] == ["check", "round", "round", "round", "finish"]
+    counted = sum(field["bytes"] for entry in audit for field in entry["fields"])
+    assert counted == sum(int(v.nbytes) for kind, reply in seen[4::3] for v in reply.arrays.values())
+
+
+def test_a_table_that_does_not_fit_is_told_by_columns_and_never_by_values(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    given = plan(paths)
+    frame = table("bonn")
+    frame["age"] = frame["age"].astype(object)
+    frame.loc[0, "age"] = "patient 4711"
+    frame.loc[1, "stage"] = "secret level"
+    frame.drop(columns="smoker").to_csv(paths["bonn"], index=False)
+    with pytest.raises(FedpriorError) as told:
+        serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    message = str(told.value)
+    assert message.startswith("1 of 3 sites cannot take part: 'bonn': ")
+    assert "column 'age' (number): 1 rows hold something else" in message
+    assert "there is no column 'smoker'" in message
+    assert "4711" not in message
+    assert "secret" not in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_exception_at_a_site_is_a_code(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    (tmp_path / "bonn.csv").write_bytes(b"\xff\xfe patient 4711")
+    reply = Node("bonn", paths["bonn"], tmp_path / "state").answer(
+        {"kind": "check", "experiment": "trial", "config": {"method": {"name": "fedavg"}}, "schema": {"patient": 4711}},
+        {},
+    )
+    assert reply == Reply({"refused": "order"})
+    given = plan({s: p for s, p in paths.items() if s != "bonn"})
+    asked = {"kind": "check", "experiment": "trial", "config": dict(given.config), "schema": given.schema.document()}
+    assert Node("bonn", paths["bonn"], tmp_path / "state").answer(asked, {}) == Reply({"refused": "table"})
+    log = (tmp_path / "state" / "trial" / "bonn" / "errors.log").read_text()
+    assert "is not UTF-8 text" in log, "the site's own log has it all"
+
+
+def test_a_table_that_changes_under_way_is_refused(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    given = plan(paths, rounds=1)
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    frame = pd.read_csv(paths["bonn"])
+    frame["age"] = frame["age"] ** 2
+    frame.to_csv(paths["bonn"], index=False)
+    again = nodes(paths, tmp_path / "state")
+    agreement = json.loads((tmp_path / "run.agreement.json").read_text())
+    finish = {"kind": "finish", "selected": 1, "experiment": "trial", "agreement": agreement}
+    assert again.answer("bonn", finish, {}) == Reply({"refused": "changed"})
+    assert again.answer("aachen", finish, {}) == Reply({"finished": True})
+
+
+def test_another_plan_does_not_continue_an_experiment(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    link = nodes(paths, tmp_path / "state")
+    serve(link, plan(paths, rounds=1), tmp_path / "run")
+    fewer = {s: p for s, p in paths.items() if s != "bonn"}
+    with pytest.raises(FedpriorError, match="not those that the experiment began with"):
+        serve(link, plan(fewer, rounds=1), tmp_path / "run")
