@@ -1,0 +1,223 @@
+"""Every cell of PROTOCOL.md: a federation, a seed, a row. One JSON line and one file of predictions per cell.
+
+    FEDPRIOR_DATA=STORE python experiments/beyond/run.py --out FOLDER [--part 1/2] [--groups kept,added,design]
+
+Cheap federations come first, seed by seed. What is finished is skipped, so the same command goes on where it stopped;
+with `--part i/n`, n processes share the cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+import traceback
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from references import REFERENCES
+
+import fedprior
+from fedprior.data.federation import Federation
+from fedprior.errors import FedpriorError
+from fedprior.files import pack, write_bytes
+from fedprior.methods import METHODS, build
+
+
+class Place(NamedTuple):
+    """A federation: its data section, the network if not the recipe's, and what is run on it."""
+
+    group: str
+    data: dict[str, Any]
+    model: dict[str, Any] | None = None
+    rounds: int = 50
+    table: bool = False  # `mixed` and the references apply
+    long: bool = False
+
+
+def digits(**partition: Any) -> dict[str, Any]:
+    return {"name": "digits", "clients": 20, **partition}
+
+
+PLACES: dict[str, Place] = {  # the cheapest first
+    "heart disease": Place("added", {"name": "heart_disease"}, table=True),
+    "breast cancer iid": Place("kept", {"name": "breast_cancer", "partition": "iid", "clients": 10}, table=True),
+    "breast cancer Dirichlet 0.5": Place(
+        "design", {"name": "breast_cancer", "partition": "dirichlet", "alpha": 0.5, "clients": 10}, table=True
+    ),
+    "generated, slopes 0": Place("added", {"name": "generated", "slopes": 0.0}, {"name": "softmax"}, table=True),
+    "generated, slopes 0.8": Place("added", {"name": "generated", "slopes": 0.8}, {"name": "softmax"}, table=True),
+    "Office-Caltech SURF": Place("kept", {"name": "office_caltech_surf"}),
+    "digits Dirichlet 0.1": Place("kept", digits(partition="dirichlet", alpha=0.1)),
+    "digits Dirichlet 1.0": Place("kept", digits(partition="dirichlet", alpha=1.0)),
+    "digits 2 labels": Place("kept", digits(partition="labels", labels=2)),
+    "digits 5 labels": Place("kept", digits(partition="labels", labels=5)),
+    "digits Dirichlet 0.3": Place("design", digits(partition="dirichlet", alpha=0.3)),
+    "digits 3 labels": Place("design", digits(partition="labels", labels=3)),
+    "USPS Dirichlet 0.3": Place(
+        "kept",
+        {"name": "usps", "partition": "dirichlet", "alpha": 0.3, "clients": 20},
+        {"name": "mlp", "hidden": [64]},
+    ),
+    "synthetic feature": Place("kept", {"name": "synthetic", "skew": "feature"}, rounds=100),
+    "synthetic quantity": Place("kept", {"name": "synthetic", "skew": "quantity"}, rounds=100),
+    "synthetic label": Place("design", {"name": "synthetic", "skew": "label"}, rounds=100),
+    "FEMNIST writers": Place("added", {"name": "femnist"}, long=True),
+    "Fashion-MNIST Dirichlet 0.3": Place(
+        "added",
+        {"name": "fashion_mnist", "partition": "dirichlet", "alpha": 0.3, "clients": 20},
+        {"name": "mlp", "hidden": [100]},
+        long=True,
+    ),
+}
+FURTHER = 10_000
+"""Between the seeds of FedAvg-FT's further runs on one partition."""
+
+
+class Row(NamedTuple):
+    """A method with its options; `further` counts other seeds on the same partition."""
+
+    name: str
+    options: dict[str, Any] = {}  # noqa: RUF012 - never written to
+    further: int = 0
+    tables: bool = False
+
+
+ROWS: dict[str, Row] = {
+    "Local": Row("local"),
+    "FedAvg": Row("fedavg"),
+    "FedAvg-FT": Row("fedavg_ft"),
+    "stack": Row("stack"),
+    "Local+CAL": Row("local+cal"),
+    "FedAvg-FT+CAL": Row("fedavg_ft+cal"),
+    "mixed": Row("mixed", tables=True),
+    "stack + mixed": Row("stack", {"experts": ["local", "fedavg_ft", "mixed"]}, tables=True),
+    "pFedVEM": Row("pfedvem"),
+    "stack + pFedVEM": Row("stack", {"experts": ["local", "fedavg_ft", "pfedvem"]}),
+    "stack, blind twins": Row("stack", {"scores": "holdout"}),
+    "stack + pFedVEM, blind twins": Row("stack", {"experts": ["local", "fedavg_ft", "pfedvem"], "scores": "holdout"}),
+    "pFedFDA": Row("pfedfda"),
+    "stack + pFedVEM + pFedFDA": Row("stack", {"experts": ["local", "fedavg_ft", "pfedvem", "pfedfda"]}),
+    "FedAvg-FT, second": Row("fedavg_ft", further=1),
+    "FedAvg-FT, third": Row("fedavg_ft", further=2),
+    "FedMAP": Row("fedmap"),
+    "Ditto": Row("ditto"),
+    "MR-MTL": Row("mr_mtl"),
+}
+
+
+def generated(seed: int, slopes: float, sites: int = 30, columns: int = 8) -> Federation:
+    """Sites of 30 to 200 rows; y ~ Bernoulli(σ(b_k + x (γ + u_k))), b of deviation 1, u of deviation `slopes`."""
+    rng = np.random.default_rng((seed, int(100 * slopes)))
+    gamma, clients = rng.normal(size=columns) / 2, {}
+    for k in range(sites):
+        x = rng.normal(size=(int(rng.integers(30, 201)), columns))
+        logits = rng.normal() + x @ (gamma + slopes * rng.normal(size=columns))
+        clients[f"site-{k:02d}"] = (x, (rng.random(len(x)) < 1 / (1 + np.exp(-logits))).astype(int))
+    return fedprior.data.from_arrays(clients, classes=2, seed=seed)
+
+
+@lru_cache(maxsize=1)
+def federation(name: str, seed: int) -> Federation:
+    """The data of a cell."""
+    options = dict(PLACES[name].data)
+    kind = options.pop("name")
+    return generated(seed, **options) if kind == "generated" else fedprior.data.load(kind, seed=seed, **options)
+
+
+def cells(groups: set[str], seeds: list[int], *, long: bool) -> Iterator[tuple[str, int, str]]:
+    """Federations from cheap to long; within one, all rows of a seed before the next seed."""
+    for name, place in PLACES.items():
+        if place.group in groups and (long or not place.long):
+            rows = [row for row, spec in ROWS.items() if place.table or not spec.tables]
+            rows += list(REFERENCES) if place.table else []
+            yield from ((name, seed, row) for seed, row in itertools.product(seeds, rows))
+
+
+def measure(name: str, seed: int, row: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What a cell says, and its predictions on validation and test rows."""
+    place, data, began = PLACES[name], federation(name, seed), time.process_time()
+    if row in REFERENCES:
+        predictions = REFERENCES[row](data)
+        return {"cpu_seconds": time.process_time() - began}, _named(predictions)
+    spec = ROWS[row]
+    method = build(spec.name, spec.options)
+    own = seed + FURTHER * spec.further
+    result = fedprior.run(method, data, model=place.model, rounds=place.rounds, seed=own, workers=1)
+    said = {
+        "cpu_seconds": time.process_time() - began,
+        "round": result.selected,
+        "rounds": place.rounds,
+        "bytes": result.summary["bytes"],
+        "selected": result.summary["selected"]["personal"],
+        "left_out": result.summary["left_out"],
+    }
+    return said, _named(result.predictions)
+
+
+def _named(predictions: Any) -> dict[str, np.ndarray]:
+    return {f"{split}/{k}": np.asarray(p) for split, each in predictions.items() for k, p in enumerate(each)}
+
+
+def finished(folder: Path) -> set[tuple[str, int, str]]:
+    """Cells that any process has done."""
+    done = set()
+    for path in folder.glob("cells-*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                cell = json.loads(line)
+            except ValueError:
+                continue  # cut off by a crash
+            done.add((cell["federation"], cell["seed"], cell["row"]))
+    return done
+
+
+def prediction_file(folder: Path, name: str, seed: int, row: str) -> Path:
+    """Where a cell's predictions lie."""
+    return folder / "predictions" / f"{name}-{seed}-{row}.safetensors".replace(" ", "_").replace(",", "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--groups", default="kept,added,design")
+    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--long", action="store_true", help="FEMNIST and Fashion-MNIST too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    part, parts = (int(k) for k in options.part.split("/"))
+    first, last = (int(k) for k in options.seeds.split("-"))
+    (options.out / "predictions").mkdir(parents=True, exist_ok=True)
+    wanted = list(cells(set(options.groups.split(",")), list(range(first, last + 1)), long=options.long))
+    places = list(dict.fromkeys((name, seed) for name, seed, _ in wanted))
+    mine = [cell for cell in wanted if places.index(cell[:2]) % parts == part - 1]  # a partition is loaded once
+    done, missing = finished(options.out), set()
+    for number, (name, seed, row) in enumerate(mine, 1):
+        skipped = (name, seed, row) in done or PLACES[name].data["name"] in missing
+        if skipped or (row in ROWS and ROWS[row].name not in METHODS and "+" not in ROWS[row].name):
+            continue
+        line = {"federation": name, "seed": seed, "row": row}
+        try:
+            said, predictions = measure(name, seed, row)
+        except FedpriorError as error:
+            print(f"{name}, {row}: {error}", flush=True)
+            if "not stored" in str(error) or "data fetch" in str(error):
+                missing.add(PLACES[name].data["name"])
+            continue
+        except Exception:  # one failure must not stop the rest
+            print(f"{name} {seed} {row}\n{traceback.format_exc()}", flush=True)
+            continue
+        write_bytes(prediction_file(options.out, name, seed, row), pack(predictions))
+        with (options.out / f"cells-{part}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, **said}) + "\n")
+        print(f"{number}/{len(mine)}  {name}  seed {seed}  {row}  {said['cpu_seconds']:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
