@@ -33,10 +33,10 @@ def schema(
     ] = None,
 ) -> None:
     """Describe a table without its rows: columns, kinds and levels, for all sites to check theirs against."""
-    from fedprior.data.csv_files import read_table
+    from fedprior.data.reading import read_file
     from fedprior.data.schema import Schema
 
-    found = Schema.inferred(read_table(table), target=target, site=site, where=f"'{table}'")
+    found = Schema.inferred(read_file(table), target=target, site=site, where=f"'{table}'")
     found.write(out)
     console = screen(100)
     say(console, f"{len(found.used)} columns make {len(found.inputs)} inputs; the target is '{target}'")

@@ -13,8 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedprior.data.csv_files import RECIPE, read_table
+from fedprior.data.csv_files import RECIPE
 from fedprior.data.federation import SPLITS, Examples, Federation, from_arrays
+from fedprior.data.reading import read_file
 from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.splits import Shares, cut
@@ -82,7 +83,7 @@ class SiteTable:
     @classmethod
     def read(cls, site: str, path: Path, schema: Schema, reading: Reading, seed: int) -> SiteTable:
         """From a CSV file."""
-        return cls(site, read_table(path), schema, reading, seed)
+        return cls(site, read_file(path), schema, reading, seed)
 
     @property
     def problems(self) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedprior import __version__
-from fedprior.data.csv_files import read_table
+from fedprior.data.reading import read_file
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
 from fedprior.experiment.config import read
@@ -127,7 +127,7 @@ def _disk(folder: Path) -> Check:
 
 def _table(schema: Path, table: Path) -> Check:
     try:
-        problems = Schema.read(schema).problems(read_table(table))
+        problems = Schema.read(schema).problems(read_file(table))
     except FedpriorError as error:
         return Check("table", False, str(error))
     return Check("table", not problems, "; ".join(problems) or "it fits the schema")

@@ -53,9 +53,9 @@ def write_tables(folder: Path) -> dict[str, Path]:
 
 def schema_of(paths: Mapping[str, Path], target: str) -> Schema:
     """The schema of the first site's table."""
-    from fedprior.data.csv_files import read_table
+    from fedprior.data.reading import read_file
 
-    return Schema.inferred(read_table(next(iter(paths.values()))), target=target)
+    return Schema.inferred(read_file(next(iter(paths.values()))), target=target)
 
 
 @contextmanager
