@@ -17,12 +17,13 @@ import fedprior
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.errors import FedpriorError
 from fedprior.experiment import Comparison, Result
+from fedprior.experiment.assessment import LEAST
 from fedprior.methods import build
 from fedprior.report.charts import outcomes, spec
 from fedprior.report.page import folder as folders
 from fedprior.report.page.blocks import Block, Choice, Code, Column, Details, Figure, Prose, Section, Side, Store, Table
 from fedprior.report.page.document import Page, document, main
-from fedprior.report.page.facts import LEAST, RunFacts, data_name, story
+from fedprior.report.page.facts import RunFacts, data_name, story
 from fedprior.report.page.sections import report
 from support import TRAIN, regression
 

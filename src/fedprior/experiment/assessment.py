@@ -93,14 +93,17 @@ class Assessment(Mapping[str, Comparison]):
         return Verdict(self.best, text, self.methods, sites)
 
     def _sites(self) -> dict[str, SiteVerdict]:
-        names, judged = self.federation.clients, self.judged
-        if judged is None or LOCAL not in self.first:
-            nothing = Interval(np.nan, np.nan, np.nan)
+        if self.judged is None or LOCAL not in self.first:
+            nothing, names = Interval(np.nan, np.nan, np.nan), self.federation.clients
             return {name: SiteVerdict("cannot tell", self._tested(name), nothing) for name in names}
+        return self.gains(self.judged)
+
+    def gains(self, method: str) -> dict[str, SiteVerdict]:
+        """What one of the methods does for each site, compared with Local, over all splits."""
         known = metrics_of(self.federation.target)
-        primary = estimates(self._differences(known[SELECTS], judged))
+        primary = estimates(self._differences(known[SELECTS], method))
         clear = discoveries({name: found.p for name, found in primary.items() if found.units >= LEAST})
-        others = {m: estimates(self._differences(known[m], judged)) for m in ("accuracy", "mae") if m in known}
+        others = {m: estimates(self._differences(known[m], method)) for m in ("accuracy", "mae") if m in known}
         return {
             name: SiteVerdict(
                 _effect(primary[name], clear=name in clear),
@@ -108,7 +111,7 @@ class Assessment(Mapping[str, Comparison]):
                 _interval(primary[name]),
                 {metric: _interval(found[name]) for metric, found in others.items()},
             )
-            for name in names
+            for name in self.federation.clients
         }
 
     def _tested(self, site: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import tomli_w
 
 from fedprior.data.federation import Federation
 from fedprior.experiment import Comparison, Result
+from fedprior.experiment.assessment import LEAST
 from fedprior.experiment.config import data_section
 from fedprior.experiment.journal import Event, Journal
 from fedprior.experiment.seal import CLIENTS, LOGS
@@ -21,8 +22,6 @@ from fedprior.experiment.verdict import Interval, SiteVerdict
 from fedprior.metrics import METRICS, SELECTS, Gain, Metric, main_metric, metrics_of
 from fedprior.metrics.reliability import Point, reliability
 
-LEAST = 10
-"""Test examples below which nothing is said of a site."""
 BESIDE = ("accuracy", "mae")
 """Metrics whose gains stand beside those in NLL, if the target has them."""
 OWN = ("csv", "table")
@@ -44,6 +43,8 @@ class RunFacts:
     sites: Mapping[str, SiteVerdict] = field(default_factory=dict)  # gains over Local, if it was run
     mean: Mapping[str, Interval] = field(default_factory=dict)  # the mean gain over sites, by metric
     reliability: tuple[Point, ...] = ()
+    scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # split -> metric, over repeats
+    table: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # site -> its test metrics, over repeats
 
     @cached_property
     def evaluations(self) -> list[Event]:
@@ -62,10 +63,13 @@ class RunFacts:
             return int(self.summary["selected"]["round"])
         return int(self.evaluations[-1]["selected"]) if self.evaluations else None
 
-    def score(self, metric: str, split: str = "test", of: str = "mean") -> float | None:
-        """A number of the selected models' cohort; None: nobody has it, or one diverged."""
-        chosen = [event for event in self.evaluations if event["round"] == self.selected]
-        found = chosen[0]["personal"][split].get(metric, {}).get(of) if chosen else None
+    def score(self, metric: str, split: str = "test") -> float | None:
+        """A mean over sites, of the selected models; None: nobody has it, or one diverged."""
+        if self.scores:
+            found = self.scores[split].get(metric)
+        else:
+            chosen = [event for event in self.evaluations if event["round"] == self.selected]
+            found = chosen[0]["personal"][split].get(metric, {}).get("mean") if chosen else None
         return None if found is None or math.isnan(found) else float(found)
 
     def diverged(self) -> bool:
@@ -73,9 +77,9 @@ class RunFacts:
         chosen = [event for event in self.evaluations if event["round"] == self.selected]
         return bool(chosen and chosen[0]["personal"]["test"].get("diverged"))
 
-    def values(self) -> dict[str, dict[str, Any]]:
-        """Each site's row of `clients.csv` on its test examples, with the selected models."""
-        return {
+    def values(self) -> Mapping[str, Mapping[str, Any]]:
+        """Each site's number of test examples and its metrics, with the selected models."""
+        return self.table or {
             row["client"]: row
             for row in self.journal.read(CLIENTS, self.selected or 0)
             if (row["split"], row["model"]) == ("test", "personal")
@@ -179,8 +183,6 @@ def _count(sites: Mapping[str, SiteVerdict]) -> str:
 def facts(result: Result) -> RunFacts:
     """One finished run."""
     data, summary = result.federation, result.summary
-    pairs = list(zip(result.predictions["test"], data.labels("test"), strict=True))
-    pooled = tuple(np.concatenate(part) for part in zip(*pairs, strict=True))
     known = metrics_of(data.target)
     means = {}
     if result.reference is not None:
@@ -196,8 +198,16 @@ def facts(result: Result) -> RunFacts:
         summary,
         _sites(result),
         means,
-        tuple(reliability(data.target, pooled[0], pooled[1])),
+        calibration([result]),
     )
+
+
+def calibration(results: Sequence[Result]) -> tuple[Point, ...]:
+    """The reliability of one method, from the test examples of all sites and all runs together."""
+    found = [values for result in results for values in result.predictions["test"]]
+    labels = [values for result in results for values in result.federation.labels("test")]
+    target = results[0].federation.target
+    return tuple(reliability(target, np.concatenate(found), np.concatenate(labels)))
 
 
 def _config(result: Result) -> str:

@@ -18,6 +18,7 @@ from fedprior.experiment import resume
 from fedprior.experiment.config import CUSTOM
 from fedprior.experiment.journal import Journal
 from fedprior.experiment.repeated import FILE as REPEATED
+from fedprior.experiment.verdict import FILE as VERDICT
 from fedprior.methods import build
 from fedprior.report.page.facts import RunFacts, Story, data_name
 from fedprior.report.page.writing import write as write_page
@@ -25,6 +26,8 @@ from fedprior.report.page.writing import write as write_page
 
 def write(folder: Path, path: Path) -> Path:
     """Write the page of a folder; returns its path."""
+    if (folder / REPEATED).is_file() and not (folder / VERDICT).is_file():
+        return write_page(from_files(folder), path)
     if (folder / REPEATED).is_file():
         return write_page(resume(folder), path)
     runs = run_folders(folder)
@@ -42,6 +45,8 @@ def _loadable(config: dict[str, Any]) -> bool:
 
 def run_folders(folder: Path) -> dict[str, Path]:
     """The runs that a folder holds, Local first."""
+    if (folder / REPEATED).is_file():
+        folder = newest(folder)
     names = folders.compared(folder) if folder.is_dir() else None
     if names is not None:
         return {name: folder / name for name in names}
@@ -49,6 +54,14 @@ def run_folders(folder: Path) -> dict[str, Path]:
         raise FedpriorError(f"'{folder}' holds no run: give the output folder of a run or a comparison.")
     runs = {"local": folder / "local"} if (folder / "local" / folders.RUN).is_file() else {}
     return runs | {str(_config(folder)["method"]["name"]): folder}
+
+
+def newest(folder: Path) -> Path:
+    """The last split that has begun of a comparison over repeated splits."""
+    begun = [path.parent for path in folder.glob(f"split-*/{folders.COMPARISON}")]
+    if not begun:
+        raise FedpriorError(f"the comparison in '{folder}' has not begun yet: wait for its first round.")
+    return max(begun, key=lambda path: (len(path.name), path.name))
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -64,8 +77,7 @@ def _config(folder: Path) -> dict[str, Any]:
 def from_files(folder: Path) -> Story:
     """What the journals in a folder tell, without its data."""
     runs = {name: _facts(name, place) for name, place in run_folders(folder).items()}
-    first = next(iter(run_folders(folder).values()))
-    section = _config(first)["data"]
+    section = _config(next(iter(run_folders(folder).values())))["data"]
     data = data_name(section["name"], section)
     finished = all(run.summary is not None for run in runs.values())
     text = "The runs are finished; their data could not be loaded, so that this page has only what the journals tell."
