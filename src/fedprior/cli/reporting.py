@@ -1,4 +1,4 @@
-"""Commands that show what a folder holds: `fedprior report`."""
+"""Commands that show what a folder holds: `fedprior report` and `fedprior watch`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from fedprior.cli.finish import PAGE
 from fedprior.cli.screen import loading, say, screen
+from fedprior.cli.signals import interruptible
 
 
 def report(
@@ -26,6 +27,29 @@ def report(
     say(screen(), f"report: {path}")
 
 
+def watch(
+    folder: Annotated[Path, typer.Argument(help="the output folder of a run or a comparison")],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="of this machine; 0: any that is free")] = 0,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in a browser")] = True,
+) -> None:
+    """Show the report of a run while it goes on, in a browser on this machine; Ctrl-C ends it.
+
+    Example: fedprior watch runs/hospitals
+    """
+    with loading("PyTorch", quiet=False):
+        import webbrowser
+
+        from fedprior.report.watching import Watch
+
+        server = Watch(folder, port)
+    say(screen(), f"watching {folder} at {server.url} (Ctrl-C ends it)")
+    with server, interruptible(lambda: "the page is no longer served"):
+        if browser:
+            webbrowser.open(server.url)
+        server.serve_forever()
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("report")(report)
+    app.command("watch")(watch)

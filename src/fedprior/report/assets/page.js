@@ -68,9 +68,9 @@
     const count = element("span", "note");
 
     function fill() {
-      const words = state.words.toLowerCase().split(/\s+/).filter(Boolean);
-      const texts = (row) => row.map((value, k) => shown(columns[k], value)).join("\u0000").toLowerCase();
-      const kept = rows.filter((row) => words.every((word) => texts(row).includes(word)));
+      const words = state.words.trim().toLowerCase();
+      const texts = (row) => row.filter((_, k) => columns[k].digits === null).join("\u0000").toLowerCase();
+      const kept = rows.filter((row) => texts(row).includes(words));
       if (state.by !== null) {
         const sign = state.down ? -1 : 1;
         kept.sort((a, b) => {

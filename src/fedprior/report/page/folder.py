@@ -80,7 +80,7 @@ def from_files(folder: Path) -> Story:
     section = _config(next(iter(run_folders(folder).values())))["data"]
     data = data_name(section["name"], section)
     finished = all(run.summary is not None for run in runs.values())
-    text = "The runs are finished; their data could not be loaded, so that this page has only what the journals tell."
+    text = "Finished. This page has what the journals tell; gains with intervals and reliability need the data."
     title = f"{len(runs)} methods on {data}" if len(runs) > 1 else f"{next(iter(runs.values())).title} on {data}"
     return Story(title, runs, text if finished else "", place=folder)
 

@@ -9,7 +9,7 @@ from altair.utils.schemapi import debug_mode
 from fedprior.errors import FedpriorError
 from fedprior.experiment import Assessment, Comparison, Result
 from fedprior.files import write_text
-from fedprior.report.page.document import document
+from fedprior.report.page import document as documents
 from fedprior.report.page.facts import Story, story
 from fedprior.report.page.repeated import assessed
 from fedprior.report.page.sections import report
@@ -28,4 +28,10 @@ def write(found: Result | Comparison | Assessment | Story, path: Path) -> Path:
 def page(told: Story, *, watched: bool = False) -> str:
     """The page as HTML."""
     with debug_mode(False):  # charts are checked by the tests; here it would take seconds
-        return document(report(told), watched=watched)
+        return documents.document(report(told), watched=watched)
+
+
+def main(told: Story) -> str:
+    """The part of the page that changes as a run goes on."""
+    with debug_mode(False):
+        return documents.main(report(told))
