@@ -42,7 +42,7 @@ def learned(story: Story) -> list[Block]:
 
 def _blocks(run: RunFacts) -> list[Block]:
     rows = run.logs()
-    names = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in HIDDEN]
+    names = [name for name in dict.fromkeys(key for row in rows for key in row) if not _hidden(name)]
     names = [name for name in names if any(_known(row, name) for row in rows)]
     blocks: list[Block] = []
     if names:
@@ -52,6 +52,11 @@ def _blocks(run: RunFacts) -> list[Block]:
         told = [[sites[i], *(row.get(n) for n in names), row["updated"]] for i, row in enumerate(rows)]
         blocks = [Side(figures), Details("All sites in numbers", [Table(columns, told)])]
     return [*blocks, *_server(run)]
+
+
+def _hidden(name: str) -> bool:
+    """What every method logs, and those that a method of methods has within."""
+    return name in HIDDEN or name.endswith(".loss")
 
 
 def _known(row: Mapping[str, Any], name: str) -> bool:

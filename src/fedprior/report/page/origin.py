@@ -65,7 +65,8 @@ def _again(story: Story) -> list[Block]:
         shlex.join(["fedprior", "run", "--no-local", "--config", str(folder / "config.toml"), "--out", f"again-{name}"])
         for folder, name in zip(inner, configured, strict=True)
     ]
-    return [Prose("The same numbers again, bit for bit on the same versions:"), Code("\n".join(lines))]
+    which = "The runs of the first split" if story.splits > 1 else "The same numbers"
+    return [Prose(f"{which} again, bit for bit on the same versions:"), Code("\n".join(lines))]
 
 
 def _repeatable(config: str) -> bool:

@@ -14,10 +14,17 @@ from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, 
 from fedprior.report.page.document import Page
 from fedprior.report.page.facts import RunFacts, Story
 from fedprior.report.page.learned import learned
-from fedprior.report.tables import HEADLINE, size
+from fedprior.report.tables import size
 
+SHOWN = ("accuracy", "auroc", "rmse", "nll", "ece", "mae", "r2", "coverage90")
+"""The metrics of a page's tables, if the target has them; files have all."""
 CURVES = 8
 """Methods that a chart of curves has colours for; beyond, those with the lowest validation NLL are drawn."""
+ONCE = "Lines are 95 % intervals over test examples, for this one training run."
+REPEATED = (
+    "Lines are 95 % intervals over splits and test examples, one site at a time; the verdicts allow for the number of "
+    "sites (Benjamini-Hochberg, 5 %), and may be more cautious."
+)
 RELIABLE = 6
 """Methods that a chart of reliability has room for."""
 
@@ -48,7 +55,7 @@ def verdict(story: Story) -> list[Block]:
 
 
 def _methods(story: Story) -> list[Block]:
-    metrics = [story.metrics[name] for name in HEADLINE if name in story.metrics][:5]
+    metrics = [story.metrics[name] for name in SHOWN if name in story.metrics]
     if not metrics:
         return []
     compared = any(run.mean for run in story.runs.values())
@@ -59,7 +66,7 @@ def _methods(story: Story) -> list[Block]:
     for name, values in story.references.items():
         rows.append(
             [
-                f"{name} (reference)",
+                name,
                 None,
                 *(_scaled(m, values.get(m.name)) for m in metrics),
                 *[None] * (len(columns) - 2 - len(metrics)),
@@ -114,15 +121,14 @@ def _site_blocks(run: RunFacts, story: Story) -> list[Block]:
             | dict(zip(("gain", "low", "high"), own.gain_nll, strict=True))
             for site, own in run.sites.items()
         ]
-        over = "splits and test examples" if story.splits > 1 else "test examples, for this one training run"
-        told = f"Lines are 95 % intervals over {over}. {outcomes.cut(rows, 'gain')}"
+        told = f"{REPEATED if story.splits > 1 else ONCE} {outcomes.cut(rows, 'gain')}"
         title = f"{run.title}: gain of each site over training alone"
         blocks.append(Figure(outcomes.gains(rows, "NLL in nats"), title, told))
     return [*blocks, _site_table(run, story, shown)]
 
 
 def _site_table(run: RunFacts, story: Story, shown: dict[str, str]) -> Block:
-    metrics = [story.metrics[name] for name in HEADLINE if name in story.metrics][:4]
+    metrics = [story.metrics[name] for name in SHOWN if name in story.metrics]
     others = dict.fromkeys(name for own in run.sites.values() for name in own.gains)
     columns = [Column("site"), *([Column("verdict"), Column("NLL gain [95 %]", 3, signed=True)] if run.sites else [])]
     for name in others:
