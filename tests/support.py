@@ -53,7 +53,7 @@ def task(data: Federation, module: nn.Module | None = None, hidden: tuple[int, .
     """A small perceptron, or the given network, in the federation's precision."""
     likelihood = likelihood_of(data.target)
     model = module or build_model("mlp", {"hidden": hidden}, data.shape, likelihood.outputs)
-    return Task(model, likelihood, dtype=data.train.x.dtype)
+    return Task(model, likelihood, dtype=data.train.x.dtype, shape=data.shape)
 
 
 def bound(

@@ -131,6 +131,7 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
             fixed_state=bool(stateful) and all(stateful),
             head_phase=any(hints.head_phase for hints in each),
             plain_sgd=all(hints.plain_sgd for hints in each),
+            own_training=all(hints.own_training for hints in each),
         )
 
     # The experts' trees
@@ -247,6 +248,11 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
         if self.due(int(server.round)):
             pool = mixing.heard(pool, ups.score, ups.rho, ups.scored, int(server.clients))
         return Server(_packed(experts), pool, server.round + 1, server.clients)
+
+    def shareable(self, server: Server) -> Server:
+        """Every expert's."""
+        own = {name: m.shareable(self._of(name, SERVER, server.experts)) for name, m in self.learners.items()}
+        return server._replace(experts=_packed(own))
 
     def personalise(self, client: Client, down: Down, data: ClientData, keys: Keys) -> Personal:
         """Every expert's model, and the weights by the site's own scores under the prior."""

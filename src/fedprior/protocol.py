@@ -69,6 +69,7 @@ class About(NamedTuple):
     private: tuple[str, ...] = ()  # fields of the client state that no uplink may contain
     needs_classes: bool = False  # it is not defined for a numeric target
     uses_validation: bool = False  # it uses the client's validation examples, for calibration or mixing weights
+    most_coefficients: int | None = None  # it is a linear model, and has at most so many: outputs · (inputs + 1)
 
 
 class Hints(NamedTuple):
@@ -79,6 +80,7 @@ class Hints(NamedTuple):
     fixed_state: bool = False  # the client state never changes after joining
     head_phase: bool = False  # has phases that train only heads, on features computed once
     plain_sgd: bool = False  # the method's identities need plain SGD: momentum, Adam and clipping are not used
+    own_training: bool = False  # `train` is not used at all
 
 
 class _Unbound(Task):
@@ -148,12 +150,23 @@ class Method(ABC, Generic[S, C, D, U, P]):
                 "train.optimizer=adam."
             )
 
+    def refusal(self, task: Task) -> str | None:
+        """Why the method cannot run on a task, in one sentence; None if it can."""
+        if self.about.needs_classes and not isinstance(task.likelihood, Categorical):
+            return f"{self.about.title} predicts classes, but the target here is a number: choose another method."
+        most = self.about.most_coefficients
+        if most is not None and task.coefficients > most:
+            return (
+                f"{self.about.title} is a linear model of at most {most:,} coefficients, but {task.inputs:,} inputs "
+                f"need {task.coefficients:,} here: choose fewer inputs, or another method."
+            )
+        return None
+
     def bind(self, task: Task, train: Train) -> Self:
         """The method for a task; `train` is used where the method was given none. A wrapped method is bound too."""
-        if self.about.needs_classes and not isinstance(task.likelihood, Categorical):
-            raise FedpriorError(
-                f"{self.about.title} predicts classes, but the target here is a number: choose another method."
-            )
+        refusal = self.refusal(task)
+        if refusal is not None:
+            raise FedpriorError(refusal)
         chosen = train if self.train is AUTO else self.train
         self._check_pull(chosen)
         inner = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Method)}
@@ -203,6 +216,14 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
         With `uses_validation`, the client's validation examples are in `data.validation`, as in `local_update`.
         """
+
+    def converged(self, server: S) -> bool:
+        """Whether further rounds would change nothing that matters: the run then ends before its last round."""
+        return False
+
+    def shareable(self, server: S) -> S:
+        """The server's state as it may be given to a new site: without what it remembers of single clients."""
+        return server
 
     def predict(self, personal: P, x: Tensor, keys: Keys) -> Tensor:
         """The predictive distribution, Monte-Carlo draws already averaged: x [C, N, ...] -> [C, N, P].

@@ -70,6 +70,14 @@ class Wrapper(AnyMethod):
         """The inner method's."""
         return self.inner.local_update(client, down, data, keys)
 
+    def converged(self, server: Any) -> bool:
+        """The inner method's."""
+        return self.inner.converged(server)
+
+    def shareable(self, server: Any) -> Any:
+        """The inner method's."""
+        return self.inner.shareable(server)
+
     def predict(self, personal: Any, x: Tensor, keys: Keys) -> Tensor:
         """The inner method's."""
         return self.inner.predict(personal, x, keys)

@@ -75,14 +75,16 @@ class RunProgress:
         state = {"loss": "", "score": ""}
 
         def observe(event: Event) -> None:
-            nonlocal said
+            nonlocal said, rounds
+            if event.get("converged"):  # it ends here
+                rounds = event["round"]
             if event["kind"] == "round":
                 state["loss"] = f"loss {event['logs'].get('loss', float('nan')):.4f}"
             elif event["kind"] == "evaluation":
                 state["score"] = _validation(event)
             saved = f"  saved {event['models']:,} of {event['of']:,} models" if event["kind"] == "saving" else ""
             text = state["loss"] + state["score"] + saved
-            self.bar.update(task, completed=event["round"], state=text)
+            self.bar.update(task, total=rounds, completed=event["round"], state=text)
             finished = event["kind"] == "evaluation" and event["round"] == rounds
             if self.lines and (finished or time.monotonic() - said > 5):
                 said = time.monotonic()

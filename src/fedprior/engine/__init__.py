@@ -268,7 +268,7 @@ class Engine:
         A server state with a part for each client is not a prior for others, and as large as all their models.
         """
         self.kept = tree.clone(self.memory.personal)
-        self.prior = None if self.memory.addressed else self.judged
+        self.prior = None if self.memory.addressed else self.method.shareable(self.judged)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Everything a checkpoint must hold for `restore` to continue as if there had been no interruption."""

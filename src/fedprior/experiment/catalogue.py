@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedprior.data.federation import from_arrays
-from fedprior.engine import Engine
+from fedprior.data.federation import Federation, from_arrays
+from fedprior.engine import AnyMethod, Engine
 from fedprior.engine.memory import single_thread
 from fedprior.methods import build
 from fedprior.models import build as build_model
@@ -24,14 +24,21 @@ def catalogue() -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     data = from_arrays({name: (rng.normal(size=(20, 784)), np.arange(20) % 10) for name in "ab"}, classes=10)
     likelihood = likelihood_of(data.target)
-    task = Task(build_model("mlp", {}, data.shape, likelihood.outputs), likelihood)
+    task = Task(build_model("mlp", {}, data.shape, likelihood.outputs), likelihood, shape=data.shape)
     entries = []
     for name, cls in METHODS.items():
-        method = build(name).bind(task, Train())
-        with single_thread(), Engine(method, data, 0) as engine:
-            up, down = engine.message_bytes()
+        method = build(name)
+        up, down = _message_bytes(method, task, data)
         entries.append({**cls.about._asdict(), **method.hints._asdict(), "bytes_up": up, "bytes_down": down})
     return sorted(entries, key=lambda e: (GROUPS.index(e["group"]), e["year"], e["name"]))
+
+
+def _message_bytes(method: AnyMethod, task: Task, data: Federation) -> tuple[int | None, int | None]:
+    """Up and down; None for a method that cannot run on the reference network's inputs."""
+    if method.refusal(task) is not None:
+        return None, None
+    with single_thread(), Engine(method.bind(task, Train()), data, 0) as engine:
+        return engine.message_bytes()
 
 
 GROUPS = ("Bayesian prior", "regularised", "split", "meta", "clustered", "mixture", "baseline")

@@ -132,7 +132,7 @@ class Setup:
             spec = dict(named or federation.recipe.get("model", {"name": "softmax"}))
             module = build_model(spec, federation.shape, likelihood.outputs)
             spec = models.defaults(spec)
-        task = Task(module, likelihood, dtype=settings.dtype, mixed=settings.mixed)
+        task = Task(module, likelihood, dtype=settings.dtype, mixed=settings.mixed, shape=federation.shape)
         settings.participation.newcomer_ids(Key.from_seed(settings.seed), federation.clients)  # refuses too many
         return cls(method.bind(task, Train(**federation.recipe.get("train", {}))), data, spec, settings)
 

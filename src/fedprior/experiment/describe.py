@@ -49,7 +49,7 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
     }
 
 
-def outcome(journal: Journal, settings: Settings, selected: int) -> dict[str, Any]:
+def outcome(journal: Journal, last: int, selected: int, by: str) -> dict[str, Any]:
     """The metrics of the last and the selected round, the bytes sent, and how often each client was left out."""
     scores: dict[int, dict[str, Any]] = {}
     sent, left_out = Counter(up=0, down=0), Counter[str]()
@@ -57,11 +57,11 @@ def outcome(journal: Journal, settings: Settings, selected: int) -> dict[str, An
         if event["kind"] == "round":
             sent.update(up=event["bytes_up"], down=event["bytes_down"])
             left_out.update(event.get("left_out", {}).keys())
-        elif event["round"] in (settings.rounds, selected):
+        elif event["round"] in (last, selected):
             scores[event["round"]] = {k: event[k] for k in ("personal", "global") if k in event}
     return {
-        "last": {"round": settings.rounds, **scores[settings.rounds]},
-        "selected": {"round": selected, "by": BY[settings.select], **scores[selected]},
+        "last": {"round": last, **scores[last]},
+        "selected": {"round": selected, "by": BY[by], **scores[selected]},
         "bytes": dict(sent),
         "left_out": dict(left_out),
     }

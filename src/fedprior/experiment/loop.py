@@ -63,12 +63,16 @@ def execute(
         config = identity(Setup(method, federation, dict(model), settings))
         run = Run(engine, settings, Journal(folder, observe), folder, config)
         first = run.restored() if resume else 0
-        for number in range(first, settings.rounds):
-            run.advance(number)
-        run.evaluate(settings.rounds)
+        done = first
+        while not run.over(done):
+            run.advance(done)
+            done += 1
+        run.evaluate(done)
         models, selection, last = engine.kept, run.selection, Last(run.last, engine.memory.personal)
         server = engine.prior
-    summary = describe(method, federation, settings, model) | outcome(run.journal, settings, selection.round)
+        converged = run.converged
+    summary = describe(method, federation, settings, model)
+    summary |= outcome(run.journal, done, selection.round, "converged" if converged else settings.select)
     summary["timing"] = {"seconds": time.perf_counter() - began, "first_round": first}
     assert selection.predictions is not None
     result = Result(method, federation, run.journal, selection.predictions, models, summary, reference, last, server)
@@ -93,6 +97,15 @@ class Run:
         if folder is not None:
             self.saver = Saver(folder / "checkpoint", engine.federation.fingerprint(), config)
 
+    @property
+    def converged(self) -> bool:
+        """Whether the method needs no further round."""
+        return bool(self.engine.method.converged(self.engine.server))
+
+    def over(self, done: int) -> bool:
+        """Whether there is no round left."""
+        return done == self.settings.rounds or (done > 0 and self.converged)
+
     def restored(self) -> int:
         """Restore the newest checkpoint; returns the number of rounds that it covers."""
         if self.saver is None or self.folder is None:
@@ -101,10 +114,11 @@ class Run:
         done = 0 if found is None else found.round
         if found is not None:
             self._take_up(found)
+        over = self.over(done)
         self.journal.rewind(None if found is None else found.journals)
         (self.folder / "summary.json").unlink(missing_ok=True)  # exists if a finished run gets more rounds
         clear_temporary(self.folder)
-        due = 0 < done < settings.rounds and done % settings.every(settings.eval_every) == 0
+        due = done > 0 and not over and done % settings.every(settings.eval_every) == 0
         if due and not self.journal.evaluated(done):  # it was the last, which comes after the checkpoint
             self.evaluate(done)
         return done
@@ -126,9 +140,9 @@ class Run:
     def advance(self, number: int) -> None:
         """One round, and the evaluation and the checkpoint that are due after it."""
         settings, done = self.settings, number + 1
-        last = done == settings.rounds
-        judged = last or done % settings.every(settings.eval_every) == 0
+        judged = done == settings.rounds or done % settings.every(settings.eval_every) == 0
         self._round(number, judged=judged)
+        last = self.over(done)
         if judged and not last:  # the last evaluation comes after the last checkpoint, and always runs
             if self.engine.federation.elsewhere:
                 self.pending = self._logged()  # a message to a real site costs seconds: the next one asks for both
@@ -161,6 +175,7 @@ class Run:
                 "logs": {name: _mean(values) for name, values in done.logs.items()},
                 "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
                 "seconds": time.perf_counter() - began,
+                **({"converged": True} if self.converged else {}),
             }
         )
         loss = done.logs.get("loss", np.zeros(len(clients)))
@@ -192,7 +207,8 @@ class Run:
         self.last = found.predictions
         silent = [client for client, values in zip(clients, found.scores["test"], strict=True) if not values]
         score = math.nan if silent else validation_score(scores)  # a mean without the worst site must not be chosen
-        if self.settings.select == "last" or self.selection.better(score):
+        ended = engine.method.converged(engine.judged)
+        if self.settings.select == "last" or ended or self.selection.better(score):
             engine.keep()
             self.selection.take(done, score, found.predictions)
         unanswered = {"unanswered": silent} if silent else {}

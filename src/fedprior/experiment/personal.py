@@ -144,7 +144,8 @@ def described_method(path: Path, about: Mapping[str, Any], target: Target, modul
     options = dict(about["method"])
     method = methods.build(options.pop("name"), options)
     dtype = torch.float64 if about["precision"] == "float64" else torch.float32
-    task = Task(module, likelihood, dtype=dtype, mixed=about["precision"] == "bfloat16")
+    shape = tuple(about["shape"])
+    task = Task(module, likelihood, dtype=dtype, mixed=about["precision"] == "bfloat16", shape=shape)
     return method.bind(task, Train(**about["train"]) if "train" in about else method.train)
 
 

@@ -192,7 +192,12 @@ class Result:
     def _saved(self, models: int) -> None:
         """Inform the observer; this event is not recorded in any file."""
         if self.journal.observe is not None:
-            told = {"kind": "saving", "round": self.summary["rounds"], "models": models, "of": len(self.federation)}
+            told = {
+                "kind": "saving",
+                "round": self.summary["last"]["round"],
+                "models": models,
+                "of": len(self.federation),
+            }
             self.journal.observe(told)
 
     def report(self, path: str | Path) -> Path:
@@ -206,7 +211,7 @@ class Result:
         value, where = shown(main, self.mean(main.name)), on_screen(self.federation.name, 40)
         return (
             f"Result({self.method.about.title} on {where}, {len(self.federation)} clients: test {main.title} {value} "
-            f"with the models of round {self.selected} of {self.summary['rounds']})"
+            f"with the models of round {self.selected} of {self.summary['last']['round']})"
         )
 
     def _repr_html_(self) -> str:

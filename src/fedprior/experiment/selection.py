@@ -1,6 +1,7 @@
 """Which round's personal models are kept: the one with the lowest mean validation NLL, or the last on request.
 
-This holds for every method, including Local. Without validation examples it is the last round.
+This holds for every method, including Local. Without validation examples it is the last round. A method that has
+converged is kept as it is then: rounds before it were steps of a fit, not models to choose from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fedprior.metrics import SELECTS
 BY = {
     "validation": "lowest mean validation NLL of the personal models; the first such round",
     "last": "the last round, as requested",
+    "converged": "the round in which the method converged, which was the last",
 }
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import math
 from collections import OrderedDict
 from functools import cached_property
 from typing import Literal
@@ -45,6 +46,7 @@ class Task:
         buffers: Literal["averaged", "frozen"] = "averaged",
         dtype: torch.dtype = torch.float32,
         mixed: bool = False,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         _check(module, head)
         if isinstance(module, nn.Linear):
@@ -53,6 +55,7 @@ class Task:
         self.likelihood = likelihood
         self.dtype = dtype
         self.mixed = mixed  # training passes compute in bfloat16; weights, updates and predictions stay in `dtype`
+        self.shape = shape  # of one example; None: unknown, which networks do not mind
         self.policy = buffers
         self.head = head or _last_linear(module)
         self.buffers = frozenset(k for k, b in module.named_buffers() if b.is_floating_point())
@@ -98,6 +101,19 @@ class Task:
         return sum(p.numel() for p in self.module.parameters())
 
     @property
+    def inputs(self) -> int:
+        """The numbers that an example consists of, for methods that ignore the network."""
+        if self.shape is None:
+            raise FedpriorError("the task does not know the shape of an example: pass Task(…, shape=federation.shape).")
+        return math.prod(self.shape)
+
+    @property
+    def coefficients(self) -> int:
+        """Those of a linear model: one of two classes and a number take a single output, K classes take K."""
+        outputs = 1 if self.likelihood.parameters == 2 else self.likelihood.parameters
+        return outputs * (self.inputs + 1)
+
+    @property
     def features_width(self) -> int:
         """The number of inputs of the head."""
         width: int = self.module.get_submodule(self.head).in_features  # type: ignore[assignment]
@@ -109,7 +125,8 @@ class Task:
         layer: nn.Module = self.module.get_submodule(self.head)
         for part in reversed(self.head.split(".")):
             layer = nn.Sequential(OrderedDict({part: layer}))
-        return Task(layer, self.likelihood, head=self.head, dtype=self.dtype, mixed=self.mixed)
+        shape = (self.features_width,)
+        return Task(layer, self.likelihood, head=self.head, dtype=self.dtype, mixed=self.mixed, shape=shape)
 
     @torch.no_grad()
     def embedded(self, base: Params, data: ClientData) -> ClientData:

@@ -165,7 +165,8 @@ def done(
         summary = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))
         check(folder, summary, JOURNALS)
         journal.load()
-        last = [row for row in journal.rows if row["round"] == summary["rounds"]]
+        end = summary.get("last", {}).get("round", summary["rounds"])  # earlier, if the method converged
+        last = [row for row in journal.rows if row["round"] == end]
         complete = summary["timing"]["seconds"] >= 0 and len(last) > 0 and len(last) % len(summary["clients"]) == 0
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         complete = False

@@ -75,8 +75,10 @@ def _gain_scale(target: Target) -> tuple[str, float]:
     return ("points", 100.0) if name == "accuracy" else (f"{metrics_of(target)[name].title}, in nats", 1.0)
 
 
-def size(count: float) -> str:
-    """Readable bytes."""
+def size(count: float | None) -> str:
+    """Readable bytes; a dash where there are none to tell of."""
+    if count is None:
+        return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -141,7 +143,7 @@ def _mean(metric: Metric, scores: Mapping[str, Any], of: str = "mean") -> str:
 
 def _chosen(result: Result) -> str:
     """The round that the models come from."""
-    rounds = result.summary["rounds"]
+    rounds = result.summary["last"]["round"]
     return "" if result.selected == rounds else f", of round {result.selected} of {rounds}"
 
 
@@ -184,7 +186,7 @@ def comparison(results: Mapping[str, Result], *, wide: bool = True) -> Table:
     for name in headings:
         table.add_column(name, justify="right", no_wrap=True)
     for result in results.values():
-        table.add_row(title_of(result), *_scores(result), *(_extras(result, rounds) if wide else []))
+        table.add_row(title_of(result), *_scores(result), *(_extras(result) if wide else []))
     return table
 
 
@@ -227,8 +229,8 @@ def _scores(result: Result) -> list[str | Text]:
     return [*cells, _gained(result), f"{helped:.0%}" if math.isfinite(helped) else "–"]
 
 
-def _extras(result: Result, rounds: int) -> list[str]:
-    main = main_metric(result.federation.target)
+def _extras(result: Result) -> list[str]:
+    main, rounds = main_metric(result.federation.target), result.summary["last"]["round"]
     shared, sent = result.summary["selected"].get("global"), result.summary["bytes"]
     return [
         _mean(main, result.scores, "worst_decile"),

@@ -1,0 +1,300 @@
+"""Mixed: the linear or logistic mixed model of statistics, fitted to sums that the sites send.
+
+    site        θ_k = γ + L b_k,  b_k ~ N(0, I);   y | x, θ_k  logistic, softmax, or Gaussian with variance s²
+    server      γ, Σ = L Lᵀ and s² by Fisher scoring on Σ_k log Z_k + log prior, Z_k by Laplace
+    prediction  at a site: θ_k with covariance V_k + B C Bᵀ,  B = I - V_k H_k,  C that of γ;   elsewhere: γ with Σ + C;
+                through the probit scaling (classes), or added to s² (numbers)
+
+The equations are in `bayes/mixed.py` and `bayes/scoring.py`. The network is not used: its likelihood alone says what
+is predicted. The inputs are the federation's, flattened; the model standardises them by sums of its own, which are the
+first message, so their scaling has no influence. A slope may differ by site if more than a share `within` of its
+input's variance lies within sites.
+
+The prior is that of Chung et al. (Psychometrika 78, 2013); penalised quasi-likelihood for sites with fewer rows than
+columns that of Breslow & Clayton (JASA 88, 1993). `prior="ml"` has no prior: maximum likelihood, for inference.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedprior import tree
+from fedprior.bayes import glm, mixed, scoring, standard
+from fedprior.bayes.covariance import Covariance, Diagonal, Full
+from fedprior.bayes.glm import Family, Multinomial, Normal, Rows
+from fedprior.bayes.lda import pack, unpack
+from fedprior.bayes.mixed import Fit, Message
+from fedprior.bayes.scoring import Model, Point, Trial
+from fedprior.data.client import ClientData
+from fedprior.models.likelihood import Categorical, Gaussian
+from fedprior.protocol import About, Empty, Hints, Logs, Method, register
+from fedprior.rng import Key, Keys
+
+GROUP_SCALARS = 4_000_000
+"""Numbers of a stack's padded rows that are worked on at a time."""
+MOST = 1000
+"""Coefficients: a message has half their square."""
+
+
+class Server(NamedTuple):
+    """The model, and the last message of every site."""
+
+    ready: Tensor  # [] bool: the sites' sums have been added up
+    mean: Tensor  # [i]  of the inputs
+    scale: Tensor  # [i]  1 / deviation; 0 for a constant
+    random: Tensor  # [D]  1 where a coefficient may differ by site
+    point: Point
+    trial: Trial
+    uncertainty: Tensor  # [D(D+1)/2]  C
+    notes: Message  # [N, ...]  as `scoring.anchored` has them
+    n: Tensor  # [N]  rows
+    log_z: Tensor  # []  Σ log Z, the log-likelihood
+    age: Tensor  # [N] int64: rounds since the last message; -1: none yet
+    calm: Tensor  # [] int64: rounds in a row whose steps were too small to matter
+
+
+class Down(NamedTuple):
+    """The scaling and the prior."""
+
+    ready: Tensor
+    mean: Tensor
+    scale: Tensor
+    random: Tensor
+    gamma: Tensor
+    covariance: Tensor
+    log_noise: Tensor
+    uncertainty: Tensor
+
+
+class Up(NamedTuple):
+    """Sums over a site's rows: of its inputs in the first round, of the model's derivatives in all others."""
+
+    n: Tensor  # [C]
+    mean: Tensor  # [C, i]
+    square: Tensor  # [C, i]  Σ (x - mean)²
+    message: Message
+
+
+class Personal(NamedTuple):
+    """A linear model with its uncertainty: a formula that needs nothing else."""
+
+    mean: Tensor  # [C, i]
+    scale: Tensor  # [C, i]
+    theta: Tensor  # [C, D]
+    covariance: Tensor  # [C, D(D+1)/2]  of θ
+    deviation: Tensor  # [C, D]  θ - γ
+    error: Tensor  # [C, D]  the standard error of the deviation
+    log_noise: Tensor  # [C]
+
+
+@register
+class Mixed(Method[Server, Empty, Down, Up, Personal]):
+    """A generalised linear mixed model."""
+
+    about = About(
+        name="mixed",
+        title="Mixed",
+        paper="the mixed-effects model of statistics, from sums",
+        year=2026,
+        group="Bayesian prior",
+        personal="a linear model; the network is not used",
+        moment="after aggregation",
+        most_coefficients=MOST,
+    )
+    hints = Hints(own_training=True)
+
+    effects: Annotated[
+        Literal["intercept", "diagonal", "full"],
+        Field(description="what differs by site: the intercept; intercept and slopes, independently; or correlated"),
+    ] = "diagonal"
+    prior: Annotated[
+        Literal["rayleigh", "ml"],
+        Field(description="weakly informative, for prediction; or none (maximum likelihood), for inference"),
+    ] = "rayleigh"
+    within: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="smallest share of an input's variance within sites for its slope to differ by site",
+            json_schema_extra={"others": [0.99]},
+        ),
+    ] = 0.05
+    tolerance: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="step of a coefficient, per deviation of its input, below which the run ends",
+            json_schema_extra={"others": [1e3]},
+        ),
+    ] = 1e-3
+
+    # The model
+
+    @property
+    def inputs(self) -> int:
+        """i, the columns of the table."""
+        return self.task.inputs
+
+    @property
+    def outputs(self) -> int:
+        """m."""
+        return self.family(0.0).outputs
+
+    @property
+    def size(self) -> int:
+        """D = m (i + 1)."""
+        return self.outputs * (self.inputs + 1)
+
+    @property
+    def covariance(self) -> Covariance:
+        """The family of Σ."""
+        return Full(self.size) if self.effects == "full" else Diagonal(self.size)
+
+    def family(self, log_noise: float) -> Family:
+        """The distribution of a label."""
+        likelihood = self.task.likelihood
+        return Multinomial(likelihood.classes) if isinstance(likelihood, Categorical) else Normal(math.exp(log_noise))
+
+    def model(self, random: Tensor) -> Model:
+        """What the server works with."""
+        precision = scoring.precision(self.inputs, self.outputs)
+        informed = self.prior == "rayleigh"
+        return Model(self.covariance, random, precision if informed else torch.zeros_like(precision), informed)
+
+    # Sites
+
+    def rows(self, down: Down, data: ClientData) -> Rows:
+        """A stack's rows as the model takes them; numbers are standardised."""
+        x, y, real = glm.padded(data)
+        if isinstance(self.task.likelihood, Gaussian):
+            y = (y.double() - self.task.likelihood.mean) / self.task.likelihood.deviation
+        return Rows(glm.design(x, down.mean, down.scale) * real.unsqueeze(-1), y, real)
+
+    def fit(self, down: Down, rows: Rows) -> tuple[Family, Tensor, Fit]:
+        """The distribution, L, and every site's mode."""
+        family, L = self.family(float(down.log_noise)), self.covariance.factor(down.covariance, down.random)
+        return family, L, mixed.posterior(family, rows, down.gamma, L)
+
+    def groups(self, data: ClientData) -> list[slice]:
+        """Parts of a stack whose padded rows fit into the cache, or at least into memory."""
+        width = max((1, *data.size)) * (self.inputs + 1) * self.outputs**2
+        most = max(1, GROUP_SCALARS // width)
+        return [slice(first, first + most) for first in range(0, len(data), most)]
+
+    def answer(self, down: Down, data: ClientData) -> tuple[Up, Logs]:
+        """The message of a part of a stack."""
+        if not bool(down.ready):
+            x, _, real = glm.padded(data)
+            nothing = tree.expand(self.nothing(), len(data))
+            return Up(data.n, *standard.site_sums(x, real), nothing), {"loss": nothing.log_z}
+        rows = self.rows(down, data)
+        family, L, fit = self.fit(down, rows)
+        sent = mixed.message(family, self.covariance, rows, L, fit)
+        zeros = torch.zeros(len(data), self.inputs, dtype=torch.float64)
+        return Up(data.n, zeros, zeros, sent), {"loss": -fit.log_density / data.n.clamp(min=1)}
+
+    def nothing(self) -> Message:
+        """A message without content."""
+        entries = len(self.covariance.entries(torch.eye(self.size)))
+        return mixed.blank(self.size, entries, noise=not self.family(0.0).curved)
+
+    def own_model(self, down: Down, data: ClientData) -> Personal:
+        """θ_k = γ + L b_k, and what is not known about it."""
+        _, _, fit = self.fit(down, self.rows(down, data))
+        spread, error = mixed.spread(fit, unpack(down.uncertainty, self.size))
+        mean, scale, noise = (leaf.expand(len(data), *leaf.shape) for leaf in (down.mean, down.scale, down.log_noise))
+        return Personal(mean, scale, fit.theta, pack(spread), fit.theta - down.gamma, error, noise)
+
+    # Server
+
+    def scaled(self, server: Server, ups: Up) -> Server:
+        """Mean and deviation of every input over the sites that sent sums, and which coefficients may differ."""
+        mean, scale, share = standard.pooled(ups.n, ups.mean, ups.square)
+        differs = (share > self.within) & (self.effects != "intercept")
+        random = torch.cat([torch.ones(1, dtype=torch.float64), differs.double()]).repeat(self.outputs)
+        return server._replace(ready=torch.tensor(True), mean=mean, scale=scale, random=random)
+
+    # The protocol
+
+    def init_server(self, key: Key, clients: int = 1) -> Server:
+        """γ = 0, variances of 0.1, and nothing known of the sites."""
+        D, none = self.size, torch.zeros(self.inputs, dtype=torch.float64)
+        trial = scoring.start(self.covariance, D)
+        spread = pack(torch.zeros(D, D, dtype=torch.float64))
+        notes = tree.map(lambda leaf: torch.zeros(clients, *leaf.shape, dtype=leaf.dtype), self.nothing())
+        n, age = torch.zeros(clients, dtype=torch.float64), torch.full((clients,), -1)
+        random = torch.zeros(D, dtype=torch.float64)
+        ready, calm = torch.tensor(False), torch.tensor(0)
+        log_z = torch.zeros((), dtype=torch.float64)
+        return Server(ready, none, none, random, trial.point, trial, spread, notes, n, log_z, age, calm)
+
+    def broadcast(self, server: Server, ids: Tensor) -> Down:
+        """The scaling and the prior, to everyone."""
+        gamma, covariance, _, log_noise = server.point
+        scaling = server.ready, server.mean, server.scale, server.random
+        return Down(*scaling, gamma, covariance, log_noise, server.uncertainty)
+
+    def init_client(self, down: Down, data: ClientData, keys: Keys) -> Empty:
+        """A site keeps nothing: its mode follows from its rows and the newest prior."""
+        return Empty()
+
+    def local_update(self, client: Empty, down: Down, data: ClientData, keys: Keys) -> tuple[Empty, Up, Logs]:
+        """The sums of every site under the newest prior."""
+        one = tree.index(down, 0)
+        answers = [self.answer(one, data[group]) for group in self.groups(data)]
+        logs = {name: torch.cat([own[name] for _, own in answers]) for name in answers[0][1]}
+        return client, tree.cat([up for up, _ in answers]), logs
+
+    def aggregate(self, server: Server, ups: Up, ids: Tensor) -> Server:
+        """The scaling first, then a step of Fisher scoring in every round."""
+        if not bool(server.ready):
+            return self.scaled(server, ups)
+        notes = scoring.remembered(server.notes, ups.message, server.point, ids)
+        n, age = server.n.index_copy(0, ids, ups.n), (server.age + (server.age >= 0)).index_fill(0, ids, 0)
+        known, total = age >= 0, tree.map(lambda leaf: leaf.sum(0), notes)
+        exact = (n > self.inputs) | (n == 0) | (not self.family(0.0).curved)  # no c = 0: log Z is what is climbed
+        news, model = bool((age[known] == 0).all() and exact[known].all()), self.model(server.random)
+        trial, point = scoring.advanced(model, total, server.trial, server.point, int(known.sum()), news=news)
+        went_back = trial.point is server.trial.point
+        calm = server.calm + 1 if scoring.settled(model, trial, self.tolerance) and not went_back else torch.tensor(0)
+        spread = pack(scoring.uncertainty(model, total.information))
+        return Server(*server[:4], point, trial, spread, notes, n, total.log_z, age, calm)
+
+    def converged(self, server: Server) -> bool:
+        """Steps have been small for longer than the oldest message is old."""
+        return int(server.calm) > max(0, int(server.age.max()))
+
+    def shareable(self, server: Server) -> Server:
+        """Without the messages."""
+        return server._replace(notes=tree.zeros_like(server.notes), n=torch.zeros_like(server.n))
+
+    def personalise(self, client: Empty, down: Down, data: ClientData, keys: Keys) -> Personal:
+        """Each site's mode under the newest prior."""
+        one = tree.index(down, 0)
+        return tree.cat([self.own_model(one, data[group]) for group in self.groups(data)])
+
+    @torch.no_grad()
+    def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:
+        """The likelihood, averaged over what is not known of θ."""
+        covariance = unpack(personal.covariance, self.size)
+        eta, h = glm.moments(x.flatten(2).double(), personal.mean, personal.scale, personal.theta, covariance)
+        if isinstance(self.task.likelihood, Gaussian):
+            variance = personal.log_noise.exp().unsqueeze(1) + h[..., 0, 0].clamp(min=0)
+            out = torch.stack([eta.squeeze(-1), variance.log()], -1)
+        else:
+            out = glm.expected_logits(eta, h)
+        return self.task.likelihood.predictive(out).to(self.task.dtype)
+
+    def predict_global(self, server: Server, x: Tensor) -> Tensor:
+        """A site never seen: γ, with the covariance Σ + C."""
+        L = self.covariance.factor(server.point.covariance, server.random)
+        spread = pack(L @ L.T) + server.uncertainty
+        none = torch.zeros_like(server.point.gamma)
+        own = Personal(server.mean, server.scale, server.point.gamma, spread, none, none, server.point.log_noise)
+        return self.predict(tree.expand(own, 1), x.unsqueeze(0), Keys.of(Key(0), ["global"])).squeeze(0)
