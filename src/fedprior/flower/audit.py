@@ -37,6 +37,7 @@ MEANING = {
     "score": "validation loss of each combination of the mixed methods",
     "scored": "number of validation rows that were scored, or whether there are any",
     "square": "sum of squares of an input around its mean",
+    "message": "sums of the likelihood's derivatives over the rows",
     "missing": "number of missing values of an input",
 }
 """What a field of an uplink is, by the first part of its name."""
