@@ -17,27 +17,34 @@ from fedprior.experiment.shelf import INDEX
 from fedprior.experiment.verdict import FILE as VERDICT
 from fedprior.metrics import SELECTS
 
+FIRST = "split-1"
+"""Of a comparison over repeated splits, the folder of the first."""
+
 
 def run_folder(place: Path, method: str | None = None) -> Path:
-    """The folder of one finished run: `place` itself, or of a comparison the method's that is named or recommended."""
-    names = compared(place) if place.is_dir() else None
+    """The folder of one finished run: `place` itself, or of a comparison the method's that is named or recommended.
+
+    Of a comparison over repeated splits, those of the first split.
+    """
+    first = place / FIRST if (place / FIRST).is_dir() else place
+    names = compared(first) if first.is_dir() else None
     if names is not None:
-        chosen = method or _recommended(place, names)
+        chosen = method or _recommended(place, first, names)
         if chosen not in names:
             raise unknown("method", chosen, names, f"the comparison in '{place}'")
-        place = place / chosen
+        place = first / chosen
     if not (place / COMPLETE).is_file():
         raise FedpriorError(f"'{place}' holds no finished run: give the output folder of one, or resume it first.")
     return place
 
 
-def _recommended(place: Path, names: list[str]) -> str:
+def _recommended(place: Path, runs: Path, names: list[str]) -> str:
     """By the verdict if there is one, else the method with the lowest validation NLL."""
     if (place / VERDICT).is_file():
         told = _json(place / VERDICT).get("recommended")
         if told in names:
             return str(told)
-    scores = {name: _validation(place / name) for name in names if (place / name / COMPLETE).is_file()}
+    scores = {name: _validation(runs / name) for name in names if (runs / name / COMPLETE).is_file()}
     known = {name: score for name, score in scores.items() if math.isfinite(score)}
     if not known:
         raise FedpriorError(f"no method of the comparison in '{place}' is recommended: name one with --method.")

@@ -26,6 +26,7 @@ from fedprior.experiment.seal import PRIOR
 from fedprior.experiment.shelf import read_models, write_models
 from fedprior.files import pack, read_tensors, write_bytes, write_text
 from fedprior.metrics import GAINS, Gain, Value, diverged, gain, main_metric, metrics_of, shown
+from fedprior.metrics.certainty import certainty
 from fedprior.names import on_screen, tensor_key
 
 __all__ = ["SAID", "Last", "PersonalModel", "Result", "load_model", "load_result"]
@@ -142,6 +143,20 @@ class Result:
                 each = entry.each(found.astype(np.float64), y)
                 scores.append(each if entry.better == "higher" else -each)
         return scores
+
+    @cached_property
+    def calibration(self) -> pd.DataFrame:
+        """One row per client: how sure its model is on its test split, and how right it is to be so.
+
+        `entropy` is the mean entropy of the predictive distributions in nats; a calibrated model's is near its `nll`.
+        For classes, `confidence` is the mean probability of the predicted class, to be compared with `accuracy`.
+        """
+        told = [name for name in ("nll", "ece", "accuracy", "coverage50", "coverage90") if name in self.clients]
+        frame = self.clients[["test", *told]].copy()
+        sure = [certainty(self.federation.target, found) for found in self.predictions["test"]]
+        for name in sure[0]:
+            frame.insert(1, name, [row[name] for row in sure])
+        return frame
 
     def numbers(self) -> dict[str, Any]:
         """The part of the summary about individual clients."""
