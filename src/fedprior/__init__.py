@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedprior import data
     from fedprior.errors import FedpriorError
+    from fedprior.estimators import FederatedClassifier, FederatedRegressor
     from fedprior.experiment import (
         Assessment,
         Comparison,
@@ -35,6 +36,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Assessment",
     "Comparison",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "FedpriorError",
     "Participation",
     "PersonalModel",
@@ -49,7 +52,12 @@ __all__ = [
     "resume",
     "run",
 ]
-_HOMES = {"FedpriorError": "fedprior.errors", "Train": "fedprior.training"}  # of the others: fedprior.experiment
+_HOMES = {
+    "FederatedClassifier": "fedprior.estimators",
+    "FederatedRegressor": "fedprior.estimators",
+    "FedpriorError": "fedprior.errors",
+    "Train": "fedprior.training",
+}  # of the others: fedprior.experiment
 
 
 def __getattr__(name: str) -> Any:
