@@ -73,7 +73,7 @@ class Journal:
             return (line for line in self.kept[name] if round is None or line["round"] == round)
         return read_events(self.folder / name) if name == EVENTS else read_rows(self.folder / name, round)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """A copy, pickled or deep, is for reading: it has the whole history, writes nowhere and tells nobody."""
         kept = {name: self._all(name) for name in JOURNALS}
         return vars(self) | {"kept": kept, "folder": None, "observe": None, "running": {}}
