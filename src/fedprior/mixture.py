@@ -11,7 +11,7 @@ What the scores are computed on, no scoring model has seen: the site's validatio
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ from fedprior.bayes import mixing
 from fedprior.bayes.mixing import Family, Pool
 from fedprior.data.client import ClientData, every_third
 from fedprior.errors import FedpriorError
+from fedprior.explanation import Explanation, of_mixture
 from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import AnyMethod, Empty, Hints, Logs, Method, Moment
 from fedprior.rng import Key, Keys
@@ -194,6 +195,11 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
             models = self._models(BLIND if blind else "", client, down, data, keys)
         return self._score(models, rows, keys.fold("score")), (rows.n > 0).double()
 
+    def _weights(self, rho: Tensor) -> Logs:
+        """What is logged of a posterior: the weight of each expert, and the temperature."""
+        weights, temperature = self.family.summary(self.family.shares(rho))
+        return {f"{name}.weight": weights[:, e] for e, name in enumerate(self.parts)} | {"temperature": temperature}
+
     # The protocol
 
     def init_server(self, key: Key, clients: int = 1) -> Server:
@@ -225,17 +231,19 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
     def local_update(self, client: Client, down: Down, data: ClientData, keys: Keys) -> tuple[Client, Up, Logs]:
         """Score what the client would predict with now, if it is time; then every expert's update."""
         score, scored = torch.zeros_like(down.pi), torch.zeros(len(data), dtype=torch.float64)
-        if self.due(int(down.round[0])):
+        due = self.due(int(down.round[0]))
+        if due:
             score, scored = self._judged(client, down, data, keys.fold("score"))
+        rho = mixing.posterior(score, down.pi)
+        logs: Logs = self._weights(rho) if due else {}
         states, ups = {}, {}
-        logs: Logs = {}
         for name, method in self.learners.items():
             state, message = (self._of(name, which, own.experts) for which, own in ((CLIENT, client), (DOWN, down)))
             states[name], ups[name], found = method.local_update(state, message, self._rows(name, data, keys), keys)
             logs |= {f"{name}.{key}": value for key, value in found.items()}
         losses = [value for key, value in logs.items() if key.endswith(".loss")]
         told = {"loss": torch.stack(losses).mean(0)} if losses else {}
-        up = Up(_packed(ups), score, mixing.posterior(score, down.pi), scored)
+        up = Up(_packed(ups), score, rho, scored)
         return Client(_packed(states)), up, told | logs
 
     def aggregate(self, server: Server, ups: Up, ids: Tensor) -> Server:
@@ -259,6 +267,13 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
         models = self._models("", client, down, data, keys)
         score, _ = self._judged(client, down, data, keys, models)
         return Personal(_packed(models), self.family.shares(mixing.posterior(score, down.pi)))
+
+    def explain(self, server: Server, personal: Personal, clients: Sequence[str], inputs: Sequence[str]) -> Explanation:
+        """The weights of the experts and the temperature, of all sites together and of each."""
+        shares = torch.cat([self.family.shares(server.pool.pi.unsqueeze(0)), personal.shares])
+        weights, temperature = self.family.summary(shares)
+        titles = [method.about.title for method in self.parts.values()]
+        return of_mixture(titles, clients, weights.numpy(), temperature.numpy())
 
     @torch.no_grad()
     def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:

@@ -14,7 +14,7 @@ first, so a method is written once, for a stack of C clients: 40 small models in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_origin
 
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedprior.data.client import ClientData
 from fedprior.errors import FedpriorError
+from fedprior.explanation import Explanation
 from fedprior.models.likelihood import Categorical
 from fedprior.models.task import Task
 from fedprior.options import STRICT, one_sentence
@@ -232,6 +233,13 @@ class Method(ABC, Generic[S, C, D, U, P]):
         """
         assert isinstance(personal, Weights), f"{self.about.name} must define predict"
         return self.task.predictive(personal.w, x)
+
+    def explain(self, server: S, personal: P, clients: Sequence[str], inputs: Sequence[str]) -> Explanation:
+        """What was learned, as tables and sentences, from the prior and the personal models of these clients.
+
+        `inputs` are the names of the inputs, or nothing if they have none. By default there is nothing to say.
+        """
+        return Explanation()
 
     def predict_global(self, server: S, x: Tensor) -> Tensor | None:
         """The same under the prior alone, x [N, ...] -> [N, P]; None where there is no global model.

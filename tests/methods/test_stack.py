@@ -290,7 +290,8 @@ def test_the_rounds_in_which_scores_are_sent() -> None:
         server = method.aggregate(server, up, torch.arange(len(data)))
         seen.append(server.pool.pi)
         assert bool(up.scored.any()) is (number in (2, 4))
-        assert {"loss", "local.loss", "fedavg_ft.loss"} == logs.keys()
+        told = {"temperature", "local.weight", "fedavg_ft.weight"} if number in (2, 4) else set()
+        assert logs.keys() == {"loss", "local.loss", "fedavg_ft.loss"} | told
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[2], seen[3])
     assert not torch.equal(seen[1], seen[2])
@@ -433,3 +434,25 @@ def test_everyone_trains_if_one_expert_says_so() -> None:
     for path, leaf in everywhere.states.items():
         assert torch.equal(together.states[f"experts/local/{path}"], leaf)
     assert Hints().everyone_trains is False
+
+
+def test_it_says_what_it_learned(tmp_path: Path) -> None:
+    """The weights of every site and of all, by the family's own figures; in the summary, and after reading the run."""
+    data = hidden(50)
+    options = {"experts": ["local", "fedavg"], "score_every": 1}
+    method = build("stack", options, Train(lr=0.5, batch_size=10, epochs=5))
+    result = fedprior.run(method, data, model="softmax", rounds=6, workers=1, out=tmp_path / "run", eval_every=6)
+    frame = result.explanation.tables["weights of the experts"]
+    assert list(frame.columns) == ["Local", "FedAvg", "temperature"]
+    assert list(frame.index) == ["all sites together", *data.clients]
+    np.testing.assert_allclose(frame[["Local", "FedAvg"]].sum(axis=1), 1)
+    np.testing.assert_allclose(frame["Local"].to_numpy()[1:], result.models.shares.sum(2)[:, 0])
+    logs = np.log(np.array(method.hyperparameters()["temperatures"]))
+    expected = np.exp((result.models.shares.sum(1).numpy() * logs).sum(1))
+    np.testing.assert_allclose(frame["temperature"].to_numpy()[1:], expected)
+    (first, *_) = result.explanation.sentences
+    assert first.startswith(f"For all sites together: Local {100 * frame['Local'].iloc[0]:.0f} %, FedAvg ")
+    assert result.summary["explanation"]["sentences"] == list(result.explanation.sentences)
+    again = fedprior.run(method, data, model="softmax", rounds=6, workers=1, out=tmp_path / "run", eval_every=6)
+    assert again.explanation.tables["weights of the experts"].equals(frame)
+    assert {"temperature", "local.weight", "fedavg.weight"} <= set(result.journal.logs[0])

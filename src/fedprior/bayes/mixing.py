@@ -100,6 +100,11 @@ class Family:
         members = rho.view(len(rho), -1, len(self.temperatures))
         return torch.einsum("cmt,me->cet", members, self.weights)
 
+    def summary(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight of each expert [C, E], and the geometric mean of the temperatures [C]: [C, E, T] -> both."""
+        logs = torch.tensor(self.temperatures, dtype=torch.float64).log()
+        return shares.sum(2), (shares.sum(1) @ logs).exp()
+
     def predictive(self, likelihood: Likelihood, each: Tensor, shares: Tensor) -> Tensor:
         """Σ A[e, T] p_e^{1/T} / Z_e: [E, C, N, P] and [C, E, T] -> [C, N, P]. An expert without weight has no say."""
         tempered = torch.stack([likelihood.temper(each, t) for t in self.temperatures], 1).flatten(0, 1)

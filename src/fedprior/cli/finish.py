@@ -48,17 +48,30 @@ def finish(found: Result | Comparison | Assessment, folder: Path, *, quiet: bool
     for table in _details(results, console.width):
         console.print(table)
         console.print()
+    for told in _learned(results):
+        say(console, told)
     if not isinstance(found, Result):
         say(console, found.verdict)
     say(console, f"results: {folder}" + (f", report: {folder / PAGE}" if page else ""))
 
 
+def _learned(results: Mapping[str, Result]) -> list[str]:
+    """What methods say of what they learned, with their names if there are several."""
+    return [
+        f"{result.method.about.title}: {sentence}" if len(results) > 1 else sentence
+        for result in results.values()
+        for sentence in result.explanation.sentences
+    ]
+
+
 def _details(results: Mapping[str, Result], width: int) -> list[Any]:
-    """Tables of individual clients, if they fit on the screen."""
+    """Tables of individual clients and of what a single method learned, if they fit on the screen."""
     from fedprior.report import tables
+    from fedprior.report.explained import explained
 
     if len(results) == 1:
-        return [tables.clients(next(iter(results.values())))]
+        (result,) = results.values()
+        return [tables.clients(result), *explained(result.explanation)]
     return [tables.by_client(results)] if 20 + 11 * len(results) <= width else []
 
 

@@ -24,6 +24,7 @@ from fedprior.experiment.personal import PersonalModel, load_model, outline
 from fedprior.experiment.prior import TOLD, Prior, load_prior
 from fedprior.experiment.seal import PRIOR
 from fedprior.experiment.shelf import read_models, write_models
+from fedprior.explanation import Explanation
 from fedprior.files import pack, read_tensors, write_bytes, write_text
 from fedprior.metrics import GAINS, Gain, Value, diverged, gain, main_metric, metrics_of, shown
 from fedprior.metrics.certainty import certainty
@@ -161,7 +162,8 @@ class Result:
     def numbers(self) -> dict[str, Any]:
         """The part of the summary about individual clients."""
         found = {"gain": self.gain()._asdict()} if self.reference is not None else {}
-        return {**found, "clients": self.clients.reset_index().to_dict(orient="records")}
+        learned = {"explanation": self.explanation.document()} if self.explanation.tables else {}
+        return {**found, **learned, "clients": self.clients.reset_index().to_dict(orient="records")}
 
     def arrays(self, client: str) -> dict[str, NDArray[Any]]:
         """One client's personal model as named arrays."""
@@ -185,6 +187,16 @@ class Result:
                 "another method)."
             )
         return Prior.of(self.method, self.server, self.federation, self.summary)
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """What the method learned, as tables and sentences; most methods have nothing to say."""
+        if self.server is None:
+            return Explanation()
+        data = self.federation
+        encoder = data.encoders[0] if data.encoders else None
+        inputs = () if encoder is None or encoder.schema is None else encoder.schema.inputs
+        return self.method.explain(self.server, self.models, data.clients, inputs)
 
     def predict(self, client: str, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
         """A client's predictions for inputs [n, ...], see `PersonalModel.predict`."""
