@@ -11,6 +11,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedprior
@@ -18,12 +19,14 @@ from fedprior.data.federation import Federation, from_arrays
 from fedprior.errors import FedpriorError
 from fedprior.experiment import Comparison, Result
 from fedprior.experiment.assessment import LEAST
+from fedprior.experiment.repeated import assess
 from fedprior.methods import build
 from fedprior.report.charts import outcomes, spec
 from fedprior.report.page import folder as folders
 from fedprior.report.page.blocks import Block, Choice, Code, Column, Details, Figure, Prose, Section, Side, Store, Table
 from fedprior.report.page.document import Page, document, main
 from fedprior.report.page.facts import RunFacts, data_name, story
+from fedprior.report.page.repeated import assessed
 from fedprior.report.page.sections import report
 from support import TRAIN, regression
 
@@ -32,13 +35,17 @@ NASTY = '</script><img src=x onerror="bad()">'
 
 def sites(count: int = 3, rows: int = 80) -> Federation:
     """Sites whose second class lies at different places; one has a name that would like to be a script."""
+    return from_arrays(raw(count, rows), name="three")
+
+
+def raw(count: int = 3, rows: int = 80) -> dict[str, tuple[Any, Any]]:
     names = [NASTY, *(f"site {k}" for k in range(1, count))]
-    clients = {}
+    clients: dict[str, tuple[Any, Any]] = {}
     for k, name in enumerate(names):
         rng = np.random.default_rng(k)
         y = np.arange(rows) % 2
         clients[name] = (rng.normal(size=(rows, 2)) + y[:, None] * [1.5, 0.3 * k], y)
-    return from_arrays(clients, name="three")
+    return clients
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +189,41 @@ def test_every_chart_is_valid_vega_lite(compared: Comparison) -> None:
     assert len(charts) >= 10
     for chart in charts:
         chart.to_dict(validate=True)
+
+
+def test_a_method_has_one_colour(page: str) -> None:
+    """In the curves and in the reliability; Local's is grey."""
+    scales = [d["layer"][1]["encoding"]["color"]["scale"] for d in documents(page) if "layer" in d]
+    found: dict[str, set[str]] = {}
+    for scale in scales:
+        for name, colour in zip(scale["domain"], scale["range"], strict=True):
+            found.setdefault(name, set()).add(colour)
+    assert found["Local"] == {"#8c8c8c"}
+    assert all(len(colours) == 1 for colours in found.values())
+
+
+# Repeated splits
+
+
+def test_repeated_splits_are_told_together(tmp_path: Path) -> None:
+    """Means over both splits in the tables, gains with the verdicts' intervals for every method."""
+    frames = [pd.DataFrame({"site": name, "a": x[:, 0], "b": x[:, 1], "y": y}) for name, (x, y) in raw().items()]
+    found = assess(
+        pd.concat(frames), site="site", target="y", methods=["local", "fedavg"], splits=2, rounds=2, train={"epochs": 1}
+    )
+    told = assessed(found)
+    assert told.splits == 2
+    assert told.text == found.verdict.text
+    nll = [split["fedavg"].mean("nll") for split in found.values()]
+    assert told.runs["fedavg"].score("nll") == pytest.approx(sum(nll) / 2)
+    assert told.runs["fedavg"].sites == found.gains("fedavg")
+    assert told.runs["fedavg"].mean["nll"].mean == pytest.approx(found.methods["local"]["nll"] - sum(nll) / 2)
+    tested = sum(split["fedavg"].federation.test.size[1] for split in found.values())
+    assert told.runs["fedavg"].values()["site 1"]["examples"] == tested
+    assert sum(point.n for point in told.runs["local"].reliability) == 3 * tested
+    text = found.report(tmp_path / "a.html").read_text()
+    assert "Benjamini-Hochberg" in text
+    assert "Pooled rows with site effects (reference)" in text
 
 
 # Text stays text

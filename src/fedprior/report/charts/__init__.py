@@ -48,7 +48,7 @@ CONFIG = {
         "titleFontSize": 11,
         "titleFontWeight": "normal",
     },
-    "legend": {"labelColor": "#555", "labelFontSize": 11, "labelLimit": 220, "titleColor": "#555", "orient": "bottom"},
+    "legend": {"columns": 4, "labelColor": "#555", "labelFontSize": 11, "labelLimit": 220, "orient": "bottom"},
     "range": {"category": list(PALETTE)},
     "title": {"anchor": "start", "color": "#222", "fontSize": 13, "fontWeight": 600, "subtitleColor": "#777"},
 }
@@ -107,14 +107,13 @@ def ends(rows: Sequence[Any], most: int) -> list[Any]:
     return list(rows) if len(rows) <= most else [*rows[: most // 2], *rows[len(rows) - (most - most // 2) :]]
 
 
-def colours(domain: Mapping[str, str] | Sequence[str], **legend: Any) -> alt.Color:
+def colours(chosen: Mapping[str, str]) -> alt.Color:
     """A colour per value of `series`, in the order given."""
-    chosen = domain if isinstance(domain, Mapping) else _chosen(domain)
     scale = alt.Scale(domain=list(chosen), range=list(chosen.values()))
-    return alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, columns=4, symbolOpacity=1, **legend))
+    return alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, symbolOpacity=1))
 
 
-def _chosen(series: Sequence[str]) -> dict[str, str]:
+def palette(series: Sequence[str]) -> dict[str, str]:
     """Grey for Local, which others are compared with; the rest in turn."""
     others = [name for name in series if name != LOCAL]
     found = {name: PALETTE[k % len(PALETTE)] for k, name in enumerate(others)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -49,7 +49,7 @@ def _number(value: float | None) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def curves(rows: Sequence[Row], series: Sequence[str], title: str) -> Chart:
+def curves(rows: Sequence[Row], series: Mapping[str, str], title: str) -> Chart:
     """A metric over rounds: `round`, `value`, `split`, `series` and whether the round was `selected`."""
     dash = alt.Scale(domain=["validation", "test"], range=[[1, 0], [4, 3]])
     picked = alt.selection_point(name="picked", fields=["series"], bind="legend")
@@ -69,7 +69,7 @@ def curves(rows: Sequence[Row], series: Sequence[str], title: str) -> Chart:
     return alt.LayerChart(layer=layers).properties(width=WIDE, height=HIGH)
 
 
-def reliability(rows: Sequence[Row], series: Sequence[str], claim: str, truth: str) -> Chart:
+def reliability(rows: Sequence[Row], series: Mapping[str, str], claim: str, truth: str) -> Chart:
     """What was claimed against what came true: `claimed`, `found`, `low`, `high`, `n`, `series`."""
     unit = alt.Scale(domain=[0, 1])
     base = alt.Chart(inline(rows)).encode(

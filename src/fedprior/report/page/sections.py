@@ -8,7 +8,7 @@ from typing import Any
 from fedprior.data.target import Classes
 from fedprior.metrics import SELECTS, Metric
 from fedprior.names import apart
-from fedprior.report.charts import outcomes
+from fedprior.report.charts import outcomes, palette
 from fedprior.report.page import federation, origin
 from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, Prose, Section, Side, Table
 from fedprior.report.page.document import Page
@@ -170,6 +170,13 @@ def _drawn(story: Story) -> list[RunFacts]:
     return [run for name, run in story.runs.items() if name in kept]
 
 
+def _colours(story: Story, runs: list[RunFacts]) -> dict[str, str]:
+    """A colour per method, the same in every chart; those of the curves come first."""
+    every = [*_drawn(story), *story.runs.values()]
+    known = palette(list(dict.fromkeys(run.title for run in every)))
+    return {run.title: known[run.title] for run in runs}
+
+
 def _curve(story: Story, runs: list[RunFacts], name: str) -> Block | None:
     metric = story.metrics.get(name)
     if metric is None:
@@ -189,7 +196,7 @@ def _curve(story: Story, runs: list[RunFacts], name: str) -> Block | None:
     rows = [row for row in rows if row["value"] is not None and math.isfinite(row["value"])]
     if not rows:
         return None
-    chart = outcomes.curves(rows, [run.title for run in runs], _heading(metric))
+    chart = outcomes.curves(rows, _colours(story, runs), _heading(metric))
     return Figure(chart, metric.title[0].upper() + metric.title[1:])
 
 
@@ -203,7 +210,7 @@ def reliability(story: Story) -> list[Block]:
     target = story.data.target
     claim, truth, told = _claims(target.count if isinstance(target, Classes) else None)
     rows = [{"series": run.title, **point._asdict()} for run in runs for point in run.reliability]
-    chart = outcomes.reliability(rows, [run.title for run in runs], claim, truth)
+    chart = outcomes.reliability(rows, _colours(story, runs), claim, truth)
     note = "Lines are 95 % intervals (Wilson). Examples of all sites together."
     return [Prose(told), Figure(chart, f"{truth[0].upper()}{truth[1:]} by {claim}", note)]
 
