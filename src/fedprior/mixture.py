@@ -11,7 +11,7 @@ What the scores are computed on, no scoring model has seen: the site's validatio
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ from fedprior import tree
 from fedprior.bayes import mixing
 from fedprior.bayes.mixing import Family, Pool
 from fedprior.data.client import ClientData, every_third
+from fedprior.data.naming import Names
 from fedprior.errors import FedpriorError
 from fedprior.explanation import Explanation, of_mixture
 from fedprior.models.task import EVALUATION_BATCH
@@ -268,12 +269,12 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
         score, _ = self._judged(client, down, data, keys, models)
         return Personal(_packed(models), self.family.shares(mixing.posterior(score, down.pi)))
 
-    def explain(self, server: Server, personal: Personal, clients: Sequence[str], inputs: Sequence[str]) -> Explanation:
+    def explain(self, server: Server, personal: Personal, names: Names) -> Explanation:
         """The weights of the experts and the temperature, of all sites together and of each."""
         shares = torch.cat([self.family.shares(server.pool.pi.unsqueeze(0)), personal.shares])
         weights, temperature = self.family.summary(shares)
         titles = [method.about.title for method in self.parts.values()]
-        return of_mixture(titles, clients, weights.numpy(), temperature.numpy())
+        return of_mixture(titles, names.clients, weights.numpy(), temperature.numpy())
 
     @torch.no_grad()
     def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:

@@ -14,7 +14,7 @@ first, so a method is written once, for a stack of C clients: 40 small models in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_origin
 
@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedprior.data.client import ClientData
+from fedprior.data.naming import Names
 from fedprior.errors import FedpriorError
 from fedprior.explanation import Explanation
 from fedprior.models.likelihood import Categorical
@@ -234,10 +235,10 @@ class Method(ABC, Generic[S, C, D, U, P]):
         assert isinstance(personal, Weights), f"{self.about.name} must define predict"
         return self.task.predictive(personal.w, x)
 
-    def explain(self, server: S, personal: P, clients: Sequence[str], inputs: Sequence[str]) -> Explanation:
-        """What was learned, as tables and sentences, from the prior and the personal models of these clients.
+    def explain(self, server: S, personal: P, names: Names) -> Explanation:
+        """What was learned, as tables and sentences, from the prior and all clients' personal models.
 
-        `inputs` are the names of the inputs, or nothing if they have none. By default there is nothing to say.
+        `names` are those of the clients, inputs and classes. By default there is nothing to say.
         """
         return Explanation()
 

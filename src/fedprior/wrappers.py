@@ -18,7 +18,9 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.calibration import Calibrated
 from fedprior.data.client import Batch, ClientData
+from fedprior.data.naming import Names
 from fedprior.errors import FedpriorError
+from fedprior.explanation import Explanation
 from fedprior.protocol import About, AnyMethod, Hints, Logs, Types, Weights
 from fedprior.rng import Key, Keys
 from fedprior.training import Train, descend
@@ -73,6 +75,10 @@ class Wrapper(AnyMethod):
     def converged(self, server: Any) -> bool:
         """The inner method's."""
         return self.inner.converged(server)
+
+    def explain(self, server: Any, personal: Any, names: Names) -> Explanation:
+        """The inner method's."""
+        return self.inner.explain(server, personal, names)
 
     def shareable(self, server: Any) -> Any:
         """The inner method's."""

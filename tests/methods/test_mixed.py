@@ -15,10 +15,11 @@ from statsmodels.regression.mixed_linear_model import MixedLM, MixedLMParams
 from torch import Tensor
 
 from fedprior import tree
+from fedprior.bayes.mixed_state import Personal, Server
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.engine import Engine
 from fedprior.errors import FedpriorError
-from fedprior.methods.mixed import Mixed, Personal, Server
+from fedprior.methods.mixed import Mixed
 from fedprior.rng import Key
 from support import HALF, bound, federation, keys
 

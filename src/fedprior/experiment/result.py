@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprior import tree
 from fedprior.data.federation import Federation
+from fedprior.data.naming import names_of
 from fedprior.engine import AnyMethod, Predictions
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import seal
@@ -193,10 +194,15 @@ class Result:
         """What the method learned, as tables and sentences; most methods have nothing to say."""
         if self.server is None:
             return Explanation()
-        data = self.federation
-        encoder = data.encoders[0] if data.encoders else None
-        inputs = () if encoder is None or encoder.schema is None else encoder.schema.inputs
-        return self.method.explain(self.server, self.models, data.clients, inputs)
+        return self.method.explain(self.server, self.models, names_of(self.federation))
+
+    @property
+    def effects(self) -> pd.DataFrame:
+        """The tables of the explanation in one, with the title of each in the column `part`."""
+        found = [frame.reset_index().assign(part=title) for title, frame in self.explanation.tables.items()]
+        if not found:
+            raise FedpriorError(f"{self.method.about.title} does not say what it has learned: use mixed, for example.")
+        return pd.concat(found, ignore_index=True)
 
     def predict(self, client: str, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
         """A client's predictions for inputs [n, ...], see `PersonalModel.predict`."""

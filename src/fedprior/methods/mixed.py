@@ -17,20 +17,23 @@ columns that of Breslow & Clayton (JASA 88, 1993). `prior="ml"` has no prior: ma
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedprior import tree
-from fedprior.bayes import glm, mixed, scoring, standard
+from fedprior.bayes import effects, glm, mixed, scoring, standard
 from fedprior.bayes.covariance import Covariance, Diagonal, Full
 from fedprior.bayes.glm import Family, Multinomial, Normal, Rows
 from fedprior.bayes.lda import pack, unpack
 from fedprior.bayes.mixed import Fit, Message
-from fedprior.bayes.scoring import Model, Point, Trial
+from fedprior.bayes.mixed_state import Down, Personal, Server, Up
+from fedprior.bayes.scoring import Model
 from fedprior.data.client import ClientData
+from fedprior.data.naming import Names
+from fedprior.explanation import Explanation
 from fedprior.models.likelihood import Categorical, Gaussian
 from fedprior.protocol import About, Empty, Hints, Logs, Method, register
 from fedprior.rng import Key, Keys
@@ -39,57 +42,6 @@ GROUP_SCALARS = 4_000_000
 """Numbers of a stack's padded rows that are worked on at a time."""
 MOST = 1000
 """Coefficients: a message has half their square."""
-
-
-class Server(NamedTuple):
-    """The model, and the last message of every site."""
-
-    ready: Tensor  # [] bool: the sites' sums have been added up
-    mean: Tensor  # [i]  of the inputs
-    scale: Tensor  # [i]  1 / deviation; 0 for a constant
-    random: Tensor  # [D]  1 where a coefficient may differ by site
-    point: Point
-    trial: Trial
-    uncertainty: Tensor  # [D(D+1)/2]  C
-    notes: Message  # [N, ...]  as `scoring.anchored` has them
-    n: Tensor  # [N]  rows
-    log_z: Tensor  # []  Σ log Z, the log-likelihood
-    age: Tensor  # [N] int64: rounds since the last message; -1: none yet
-    calm: Tensor  # [] int64: rounds in a row whose steps were too small to matter
-
-
-class Down(NamedTuple):
-    """The scaling and the prior."""
-
-    ready: Tensor
-    mean: Tensor
-    scale: Tensor
-    random: Tensor
-    gamma: Tensor
-    covariance: Tensor
-    log_noise: Tensor
-    uncertainty: Tensor
-
-
-class Up(NamedTuple):
-    """Sums over a site's rows: of its inputs in the first round, of the model's derivatives in all others."""
-
-    n: Tensor  # [C]
-    mean: Tensor  # [C, i]
-    square: Tensor  # [C, i]  Σ (x - mean)²
-    message: Message
-
-
-class Personal(NamedTuple):
-    """A linear model with its uncertainty: a formula that needs nothing else."""
-
-    mean: Tensor  # [C, i]
-    scale: Tensor  # [C, i]
-    theta: Tensor  # [C, D]
-    covariance: Tensor  # [C, D(D+1)/2]  of θ
-    deviation: Tensor  # [C, D]  θ - γ
-    error: Tensor  # [C, D]  the standard error of the deviation
-    log_noise: Tensor  # [C]
 
 
 @register
@@ -290,6 +242,23 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         else:
             out = glm.expected_logits(eta, h)
         return self.task.likelihood.predictive(out).to(self.task.dtype)
+
+    def explain(self, server: Server, personal: Personal, names: Names) -> Explanation:
+        """Fixed effects, deviations between sites, and each site's own; see docs/methods/mixed.md for their units."""
+        gaussian, outputs = self.task.likelihood, names.classes if self.outputs > 1 else ("",)
+        unit, origin = (gaussian.deviation, gaussian.mean) if isinstance(gaussian, Gaussian) else (1.0, 0.0)
+        per_unit = server.scale.numpy() / names.units
+        labels = effects.Labels(names.inputs, outputs, unit, origin, per_unit)
+        L = self.covariance.factor(server.point.covariance, server.random)
+        error = unpack(server.uncertainty, self.size).diagonal().clamp(min=0).sqrt()
+        noise = None if self.family(0.0).curved else float(server.point.log_noise.div(2).exp())
+        own = (leaf.numpy() for leaf in (personal.deviation, personal.error, personal.theta))
+        tables = {
+            "fixed effects": effects.fixed(labels, server.point.gamma.numpy(), error.numpy()),
+            "deviations between sites": effects.between(labels, L.square().sum(1).sqrt().numpy(), noise),
+            "sites": effects.sites(labels, names.clients, *own),
+        }
+        return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()})
 
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """A site never seen: γ, with the covariance Σ + C."""

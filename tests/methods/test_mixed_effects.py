@@ -1,0 +1,88 @@
+"""What the mixed model says about itself: in the target's unit, by name, in Python, in files and on the screen."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.linear_model import LinearRegression
+
+import fedprior
+from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.naming import names_of
+from fedprior.errors import FedpriorError
+from fedprior.methods import build
+from fedprior.report.explained import explained
+
+
+def data(*, spread: float, standardise: bool = True, number: bool = True) -> Federation:
+    """y = 30 + 2 x₁ + u_k + noise of deviation ½; x₂ is noise; sites share a scaling."""
+    rng, clients = np.random.default_rng(0), {}
+    for k in range(8):
+        x = rng.normal(size=(60, 2)) * [3, 10] + [5, 0]
+        eta = 2 * x[:, 0] + spread * rng.normal()
+        y = 30 + eta + rng.normal(size=60) / 2 if number else (rng.random(60) < 1 / (1 + np.exp(10 - eta))).astype(int)
+        clients[f"site-{k}"] = (x, y)
+    scaled = {"standardise": standardise, "scaling": "shared"}
+    kind = {"target": "number"} if number else {"classes": 2}
+    return from_arrays(clients, **scaled, **kind)  # type: ignore[arg-type]
+
+
+def test_effects_are_in_the_units_of_the_table(tmp_path: Path) -> None:
+    """Per unit as least squares has it on raw rows; per deviation times the deviation; the noise and σ of the truth."""
+    federation = data(spread=2.0)
+    result = fedprior.run(build("mixed"), federation, model="softmax", rounds=30, out=tmp_path, workers=1)
+    fixed, between, sites = (
+        result.explanation.tables[key].reset_index() for key in ("fixed effects", "deviations between sites", "sites")
+    )
+    assert list(fixed["input"]) == ["intercept", "x1", "x2"]
+    assert fixed["per_unit"][1] == pytest.approx(2, abs=0.05)
+    deviation = names_of(federation).units[0]
+    assert fixed["estimate"][1] == pytest.approx(fixed["per_unit"][1] * deviation, rel=1e-2)
+    assert fixed["estimate"][0] == pytest.approx(30 + 2 * 5, abs=2.5)
+    np.testing.assert_allclose(fixed["high"] - fixed["low"], 2 * 1.959964 * fixed["std_error"])
+    assert fixed["z"][1] == pytest.approx(fixed["estimate"][1] / fixed["std_error"][1])
+    assert abs(fixed["z"][2]) < 4
+    assert list(between["input"]) == ["intercept", "x1", "x2", "residual"]
+    assert between["deviation"].iloc[-1] == pytest.approx(0.5, rel=0.15)
+    assert between["deviation"][0] == pytest.approx(2, rel=0.6)
+    own = sites[sites["input"] == "intercept"]
+    x, y = federation.train.x.numpy(), federation.train.y.numpy()
+    residual = y - LinearRegression().fit(x, y).predict(x)
+    means = [part.mean() for part in np.split(residual, np.cumsum(federation.train.size)[:-1])]
+    np.testing.assert_allclose(own["estimate"], means - np.mean(means), atol=0.5)
+    assert set(result.effects["part"]) == set(result.explanation.tables)
+    summary = json.loads((tmp_path / "summary.json").read_text())["explanation"]["tables"]
+    assert summary["fixed effects"][1]["estimate"] == pytest.approx(fixed["estimate"][1])
+    again = fedprior.run(build("mixed"), federation, model="softmax", rounds=30, out=tmp_path, workers=1)
+    assert again.effects.equals(result.effects)
+    console = Console(width=120, file=io.StringIO())
+    for table in explained(result.explanation):
+        console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "fixed effects" in text
+    assert "std_error" in text
+
+
+def test_sites_with_their_own_scaling_have_no_common_unit() -> None:
+    federation = data(spread=1.0, number=False)
+    pairs = {
+        client: (federation.train.client(k)[0].numpy(), federation.train.client(k)[1].numpy())
+        for k, client in enumerate(federation.clients)
+    }
+    own = from_arrays(pairs, classes=2, standardise=True)
+    result = fedprior.run(build("mixed"), own, model="softmax", rounds=30, workers=1)
+    fixed = result.explanation.tables["fixed effects"].reset_index()
+    assert fixed["per_unit"].isna().all()
+    assert fixed["estimate"][1] > 1
+
+
+def test_other_methods_have_no_effects() -> None:
+    result = fedprior.run(build("fedavg"), data(spread=1.0), model="softmax", rounds=1, workers=1)
+    assert not result.explanation.tables
+    with pytest.raises(FedpriorError, match="does not say what"):
+        _ = result.effects
