@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,10 @@ def timeless(folder: Path) -> dict[str, Any]:
             del found[name]["journals"]["events.jsonl"]
         elif path.name == "events.jsonl":
             found[name] = [{k: v for k, v in json.loads(e).items() if k != "seconds"} for e in content.splitlines()]
+        elif (
+            path.name == "report.html"
+        ):  # says where the run is and how long it took; its numbers are in other files too
+            found[name] = re.sub(r"\d+\.\d+", "", content.decode().replace(str(folder), ""))
         elif path.name == "table.json":  # `about` and the pages made from it say when, and how long it took
             found[name] = {k: v for k, v in json.loads(content).items() if k != "about"}
         else:
