@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +42,18 @@ def test_help_does_not_wait_for_pytorch(command: str) -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_the_lock_has_the_versions_of_the_constraints() -> None:
+    """Every dependency that `make` installs, of the package and of its extras, in the same version; with hashes."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    names = {re.split(r"[^\w-]", line)[0] for line in wanted} - {"fedprior"}
+    pins, lock = (
+        dict(re.findall(r"^([\w.-]+)==([^\s;+]+)", (root / file).read_text(), re.MULTILINE))
+        for file in ("constraints.txt", "requirements.lock")
+    )
+    shared = names & pins.keys()
+    assert {name: pins[name] for name in shared} == {name: lock.get(name) for name in shared}, "the lock is stale"
+    assert (root / "requirements.lock").read_text().count("\n    --hash=sha256:") >= len(lock)
