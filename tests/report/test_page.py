@@ -140,6 +140,19 @@ def test_what_a_method_logs_is_drawn(page: str) -> None:
     assert {"tau", "rho", "deviation"} <= set(found)
 
 
+def test_what_a_method_says_of_itself_is_shown() -> None:
+    """The stack's weights: a bar per site that adds up to one, and its sentences."""
+    result = fedprior.run(build("stack", train=TRAIN), sites(), rounds=2)
+    text = main(report(story(result)))
+    assert "For all sites together:" in text
+    [chart] = [d for d in documents(text) if d.get("encoding", {}).get("x", {}).get("title") == "weight"]
+    rows = rows_of(chart)
+    names = list(dict.fromkeys(row["site"] for row in rows))
+    assert names == ["all sites together", NASTY, "site 1", "site 2"]
+    for name in names:
+        assert sum(row["value"] for row in rows if row["site"] == name) == pytest.approx(1, abs=1e-3)
+
+
 def test_calibration_before_and_after(compared: Comparison) -> None:
     told = story(compared)
     plain = told.runs["pfedvem"]

@@ -107,6 +107,24 @@ def learned(rows: Sequence[Row], title: str) -> Chart:
     return chart
 
 
+def shares(rows: Sequence[Row], series: Mapping[str, str]) -> Chart:
+    """Shares that add up to one, of each site: `site`, `series`, `value`."""
+    count = len({row["site"] for row in rows})
+    chart: alt.Chart = (
+        alt.Chart(inline(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("value:Q", title="weight", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5)),
+            y=names(),
+            color=colours(series),
+            order=alt.Order("place:Q"),
+            tooltip=["site:N", alt.Tooltip("series:N", title="of"), alt.Tooltip("value:Q", format=".1%")],
+        )
+        .properties(width=WIDE, height=max(40, STEP * count))
+    )
+    return chart
+
+
 def traffic(rows: Sequence[Row]) -> Chart:
     """Bytes per round and method: `method`, `bytes`, `series` (to sites, or to the server)."""
     ways = {"to the sites": BLUE, "to the server": "#56B4E9"}

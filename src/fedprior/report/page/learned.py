@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedprior.names import apart, on_screen
-from fedprior.report.charts import outcomes
-from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, Side, Table
+from fedprior.report.charts import outcomes, palette
+from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, Prose, Side, Table
 from fedprior.report.page.facts import RunFacts, Story
 
 HIDDEN = ("round", "client", "updated", "loss")
@@ -51,7 +51,47 @@ def _blocks(run: RunFacts) -> list[Block]:
         columns = [Column("site"), *(Column(_title(name), 4) for name in names), Column("last update in round", 0)]
         told = [[sites[i], *(row.get(n) for n in names), row["updated"]] for i, row in enumerate(rows)]
         blocks = [Side(figures), Details("All sites in numbers", [Table(columns, told)])]
-    return [*blocks, *_server(run)]
+    return [*_explained(run), *blocks, *_server(run)]
+
+
+def _explained(run: RunFacts) -> list[Block]:
+    """What the method itself says of what it learned."""
+    found = (run.summary or {}).get("explanation") or {}
+    blocks: list[Block] = [Prose(told) for told in found.get("sentences", [])]
+    for title, rows in found.get("tables", {}).items():
+        if rows:
+            blocks += [*_shares(run, title, rows), Details(f"In numbers: {on_screen(title)}", [_table(rows)])]
+    return blocks
+
+
+def _table(rows: list[dict[str, Any]]) -> Block:
+    columns = [Column(on_screen(name), 3 if isinstance(value, float) else None) for name, value in rows[0].items()]
+    told = [[value if isinstance(value, float) else _text(value) for value in row.values()] for row in rows]
+    return Table(columns, told)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else on_screen(value)
+
+
+def _shares(run: RunFacts, title: str, rows: list[dict[str, Any]]) -> list[Block]:
+    """Weights that add up to one at every site are drawn."""
+    names = [name for name, value in rows[0].items() if isinstance(value, float) and name != "temperature"]
+    whole = all(math.isclose(sum(_of(row, names)), 1, abs_tol=1e-3) for row in rows)
+    if "site" not in rows[0] or len(names) < 2 or not whole:
+        return []
+    shown, sites = apart(names), apart(row["site"] for row in rows)
+    drawn = [
+        {"site": sites[i], "series": shown[k], "value": row[name], "place": k}
+        for i, row in enumerate(rows[: outcomes.DRAWN])
+        for k, name in enumerate(names)
+    ]
+    first = f"The first {outcomes.DRAWN} of {len(rows):,} are drawn." if len(rows) > outcomes.DRAWN else ""
+    return [Figure(outcomes.shares(drawn, palette(shown)), f"{run.title}: {on_screen(title)}", first)]
+
+
+def _of(row: dict[str, Any], names: list[str]) -> list[float]:
+    return [row[name] if isinstance(row[name], float) else math.nan for name in names]
 
 
 def _hidden(name: str) -> bool:
