@@ -76,6 +76,13 @@ def test_x_and_y_are_the_same_as_a_table_with_its_target(fitted: FederatedClassi
     np.testing.assert_array_equal(other.predict_proba(new), fitted.predict_proba(new))
 
 
+def test_the_target_may_be_in_the_table_that_is_predicted(fitted: FederatedClassifier) -> None:
+    frame = table(30, 1).drop(columns="score")
+    found = fitted.predict_proba(frame)
+    np.testing.assert_array_equal(found, fitted.predict_proba(frame.drop(columns="outcome")))
+    np.testing.assert_array_equal(found, fitted.predict_proba(frame.assign(outcome=~frame["outcome"])))
+
+
 @pytest.mark.parametrize("labels", [("no", "yes"), (2, 10), (1.0, 0.0), ("10", "9")])
 def test_classes_keep_their_type_and_order(labels: tuple[Any, Any]) -> None:
     """`classes_` is sorted as NumPy sorts it, and probabilities are in its order."""

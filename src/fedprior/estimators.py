@@ -75,6 +75,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: ArrayLike | None = None, *, target: str | None = None) -> Self:
         """Train one model per site. The target is `y`, or the column `target` of the table."""
         with _value_errors():
+            self.target_ = target
             if target is not None:
                 X, y = _without(X, y, target)
             if y is None:
@@ -166,7 +167,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """The predictive distribution of every row [n, P], by its site's model."""
         check_is_fitted(self, "result_")
         with _value_errors():
-            frame = self._table(X, fitting=False)
+            known = isinstance(X, pd.DataFrame) and self.target_ in X  # the table that it was trained on
+            frame = self._table(X.drop(columns=self.target_) if known else X, fitting=False)
             names = np.array([ONLY] * len(frame) if self.site is None else [text(v).strip() for v in frame[self.site]])
             found = np.empty((len(frame), self.result_.method.task.likelihood.parameters))
             for site in dict.fromkeys(names):

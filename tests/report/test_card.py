@@ -92,7 +92,9 @@ def test_the_verdict_of_a_comparison_is_on_it(folder: Path) -> None:
     site = SiteVerdict("helps", 31, Interval(0.12, 0.03, 0.2))
     Verdict("fedmap", "use it", {}, {"basel": site}).write(folder)
     try:
-        assert "Federation helps: gain in NLL over Local +0.120 [+0.030, +0.200], 31 test rows" in card(folder, "basel")
+        assert "Federation helps this site: gain in NLL over Local +0.120 [+0.030, +0.200], 31 test rows" in card(
+            folder, "basel"
+        )
         assert "Gain over training alone" in card(folder, HOSTILE)
         assert "Federation helps" not in card(folder, "basel", "fedavg_ft")
     finally:

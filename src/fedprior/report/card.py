@@ -19,7 +19,7 @@ from fedprior.experiment.joining import FOLDER as JOINED
 from fedprior.experiment.opened import find_model, run_folder, sites_of, summary_of
 from fedprior.experiment.personal import PersonalModel
 from fedprior.experiment.verdict import FILE as VERDICT
-from fedprior.experiment.verdict import SiteVerdict, Verdict
+from fedprior.experiment.verdict import Effect, SiteVerdict, Verdict
 from fedprior.files import write_text
 from fedprior.metrics import Metric, metrics_of, shown
 from fedprior.names import on_screen
@@ -30,6 +30,12 @@ CALIBRATION = {
     "ece": "the mean distance between predicted and observed shares; 0 is ideal, and few rows alone make it larger",
     "coverage50": "the share of rows inside their 50 % interval; 50 is ideal",
     "coverage90": "the share of rows inside their 90 % interval; 90 is ideal",
+}
+WORDS: Mapping[Effect, str] = {
+    "helps": "Federation helps this site",
+    "harms": "Federation harms this site",
+    "no difference": "No difference to training alone was found",
+    "cannot tell": "It cannot be told whether federation helps this site",
 }
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+.!|~&$:@-])")
 
@@ -161,7 +167,7 @@ def _federation(verdict: SiteVerdict | None, site: str, summary: Mapping[str, An
     if verdict is not None:
         mean, low, high = verdict.gain_nll
         gain = f": gain in NLL over Local {mean:+.3f} [{low:+.3f}, {high:+.3f}]" if math.isfinite(mean) else ""
-        return [*lines, f"Federation {plain(verdict.verdict)}{gain}, {verdict.n_test} test rows."]
+        return [*lines, f"{WORDS[verdict.verdict]}{gain}, {verdict.n_test} test rows."]
     row = next(row for row in summary["clients"] if row["client"] == site)
     if row.get("gain") is None:
         return [*lines, "Not measured: the run was not compared with Local."]
