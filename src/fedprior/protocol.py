@@ -85,6 +85,10 @@ class Hints(NamedTuple):
     own_training: bool = False  # `train` is not used at all
 
 
+Space = tuple[float, float] | list[Any]
+"""What is tried of an option: numbers between two, on a logarithmic scale, or each of several values."""
+
+
 class _Unbound(Task):
     def __init__(self) -> None:
         pass
@@ -105,6 +109,7 @@ class Method(ABC, Generic[S, C, D, U, P]):
     about: ClassVar[About]
     hints: ClassVar[Hints] = Hints()
     renamed: ClassVar[Mapping[str, str]] = {}  # former names of options: old -> new
+    space: ClassVar[Mapping[str, Space]] = {}  # the options that `fedprior tune` searches
 
     task: Task = UNBOUND
     train: Train = AUTO

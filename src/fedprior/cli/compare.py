@@ -69,24 +69,36 @@ def compare(
 
         fedprior compare --data digits --methods fedmap,fedprox methods.fedmap.sigma2=15
     """
-    given, table = list(options or []), {"site": site, "target": target, "group": group, "time": time}
-    own = {key: value for key, value in table.items() if value is not None}
-    if given and data is None and (own or "=" not in given[0] or "://" in given[0]):
-        own = {"path": given.pop(0), **own}
-    if own and "target" not in own and config is None and not any(o.startswith("data.target=") for o in given):
-        raise FedpriorError("which column is to be predicted? Give it with --target, and the site's with --site.")
-    named = sections(None, data, rounds, seed, workers)
-    if own:
-        named["data"] = {"name": data or "table", **own}
-    quiet_loading = quiet or as_json
-    with loading(f"PyTorch and {own.get('path') or data or 'data'}", quiet=quiet_loading):
-        from fedprior.experiment.config import parse
-
-        document = parse(named, file=config, overrides=given, several=True)
+    table = {"site": site, "target": target, "group": group, "time": time}
+    with loading(f"PyTorch and {data or 'data'}", quiet=quiet or as_json):
+        document, own = configured(list(options or []), table, data, rounds, seed, workers, config)
     if own or splits is not None:
         _repeated(document, methods, splits, out, quiet=quiet, as_json=as_json, page=page)
     else:
         _once(document, methods, out, baselines=baselines, quiet=quiet, as_json=as_json, page=page)
+
+
+def configured(
+    given: list[str],
+    table: Mapping[str, str | None],
+    data: str | None,
+    rounds: int | None,
+    seed: int | None,
+    workers: str | None,
+    file: Path | None,
+) -> tuple[Config, bool]:
+    """The configuration of the arguments, and whether it is about a table of one's own."""
+    from fedprior.experiment.config import parse
+
+    own = {key: value for key, value in table.items() if value is not None}
+    if given and data is None and (own or "=" not in given[0] or "://" in given[0]):
+        own = {"path": given.pop(0), **own}
+    if own and "target" not in own and file is None and not any(o.startswith("data.target=") for o in given):
+        raise FedpriorError("which column is to be predicted? Give it with --target, and the site's with --site.")
+    named = sections(None, data, rounds, seed, workers)
+    if own:
+        named["data"] = {"name": data or "table", **own}
+    return parse(named, file=file, overrides=given, several=True), bool(own)
 
 
 def _repeated(

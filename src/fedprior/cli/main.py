@@ -18,6 +18,7 @@ from fedprior.cli.compare import compare
 from fedprior.cli.finish import finish, free
 from fedprior.cli.screen import loading, replace_unknown, screen
 from fedprior.cli.signals import SAME, handled
+from fedprior.cli.tune import tune
 from fedprior.errors import TOO_LARGE, FedpriorError, FedpriorWarning, cut, of_the_disk, of_the_memory
 from fedprior.names import visible
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")
 app.command("compare")(compare)
+app.command("tune")(tune)
 papers.register(app)
 after.register(app)
 reporting.register(app)

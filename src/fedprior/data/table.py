@@ -13,7 +13,7 @@ from fedprior.data.schema import Schema
 from fedprior.data.target import Target
 
 Recipe = Mapping[str, Mapping[str, Any]]
-"""The `model` and the `train` section that suit a data set."""
+"""The `model` and the `train` section that suit a data set; for repeated splits also `settings` and `methods`."""
 Split = Literal["stratified", "random", "grouped", "time"]
 """How examples are split, see `splits.HOW`."""
 SGD: Mapping[str, Any] = {"optimizer": "sgd", "lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}

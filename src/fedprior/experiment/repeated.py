@@ -139,6 +139,11 @@ def _loaded(config: Config, seed: int, turn: int) -> Federation:
     return config.model_copy(update={"data": data}).load_data()
 
 
+def federation_of(config: Config, k: int) -> Federation:
+    """Split k of the data in files, in the run's precision."""
+    return _loaded(config, *_turn(config, k))
+
+
 def _turn(config: Config, k: int) -> tuple[int, int]:
     """Split k's seed and turn: the rows get a new order once each of them has been tested on."""
     test = config.data.get("test", TEST)

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.methods._averaging import Averaged, Up
-from fedprior.protocol import About, Logs, Weights, register
+from fedprior.protocol import About, Logs, Space, Weights, register
 from fedprior.rng import Keys
 from fedprior.training import descend
 from fedprior.tree import Params
@@ -42,6 +42,8 @@ class Ditto(Averaged[Weights, Weights]):
     )
 
     renamed: ClassVar[Mapping[str, str]] = {"mu": "strength"}
+
+    space: ClassVar[Mapping[str, Space]] = {"strength": (0.001, 10.0)}
 
     strength: Annotated[float, Field(ge=0, description="μ, pull of the personal model to the global one")] = 1.0
     personal_epochs: Annotated[

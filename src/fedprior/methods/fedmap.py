@@ -29,7 +29,7 @@ from fedprior import tree
 from fedprior.bayes.curvature import diagonal
 from fedprior.bayes.gaussian import pooled_variance
 from fedprior.data.client import Batch, ClientData
-from fedprior.protocol import About, Logs, Method, Weights, register
+from fedprior.protocol import About, Logs, Method, Space, Weights, register
 from fedprior.rng import Key, Keys
 from fedprior.training import descend
 from fedprior.tree import Params
@@ -72,6 +72,7 @@ class FedMAP(Method[Prior, Client, Prior, Up, Weights]):
     )
 
     renamed: ClassVar[Mapping[str, str]] = {"prior_strength": "strength"}
+    space: ClassVar[Mapping[str, Space]] = {"sigma2": (0.05, 50.0)}
 
     sigma2: Annotated[float, Field(gt=0, description="variance σ² of the prior")] = 15.0
     strength: Annotated[float | None, Field(ge=0, description="1/σ², replaces sigma2 if given; 0 means no prior")] = (

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.methods._averaging import Averaging
-from fedprior.protocol import About, Empty, Weights, register
+from fedprior.protocol import About, Empty, Space, Weights, register
 from fedprior.rng import Keys
 from fedprior.tree import Params
 
@@ -34,6 +34,8 @@ class FedProx(Averaging):
     )
 
     renamed: ClassVar[Mapping[str, str]] = {"mu": "strength"}
+
+    space: ClassVar[Mapping[str, Space]] = {"strength": (0.001, 10.0)}
 
     strength: Annotated[float, Field(ge=0, description="μ, pull towards the global model; 0 is FedAvg")] = 0.01
 

@@ -13,7 +13,8 @@ examples; without any, with the middle one.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.protocol import About, Empty, Logs, Method, Weights, register
+from fedprior.protocol import About, Empty, Logs, Method, Space, Weights, register
 from fedprior.rng import Key, Keys
 from fedprior.training import descend
 from fedprior.tree import Params
@@ -41,6 +42,8 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
         moment="after local training",
         private=("w",),
     )
+
+    space: ClassVar[Mapping[str, Space]] = {"l2": [[], [0.3], [1.0], [3.0], [10.0], [30.0], [100.0]]}
 
     l2: Annotated[
         tuple[Annotated[float, Field(ge=0)], ...],

@@ -12,7 +12,8 @@ the mean of those that report. Buffers of batch normalisation are averaged, and 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -21,7 +22,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
 from fedprior.methods._averaging import Averaged, Up
-from fedprior.protocol import About, Logs, Weights, register
+from fedprior.protocol import About, Logs, Space, Weights, register
 from fedprior.rng import Keys
 from fedprior.training import descend
 from fedprior.tree import Params
@@ -40,6 +41,8 @@ class MRMTL(Averaged[Weights, Weights]):
         personal="the whole network",
         moment="after local training",
     )
+
+    space: ClassVar[Mapping[str, Space]] = {"strength": (0.001, 10.0)}
 
     strength: Annotated[float, Field(ge=0, description="λ, pull of every model to the mean of all")] = 1.0
     weighting: Annotated[

@@ -1,0 +1,122 @@
+"""Settings of methods, searched on validation NLL with Optuna: the same number of tries and the same time for each.
+
+A method declares what is searched (`Method.space`); its first try is its default. Tries are kept in `study.db` of the
+output folder, so that the same call goes on where it was stopped. Test rows have no say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from fedprior.data.federation import Federation
+from fedprior.errors import FedpriorError
+from fedprior.experiment.config import Config, Section
+from fedprior.experiment.repeated import completed, federation_of
+from fedprior.files import folder_lock, write_text
+from fedprior.metrics import SELECTS
+from fedprior.protocol import METHODS, Space
+
+STUDY, TUNED = "study.db", "tuned.toml"
+
+
+class Tuned(NamedTuple):
+    """A method's best options, their validation NLL and that of its defaults, and the number of tries."""
+
+    options: Section
+    score: float
+    before: float
+    tries: int
+
+
+def tune(
+    config: Config,
+    out: Path,
+    *,
+    tries: int = 20,
+    minutes: float = 10.0,
+    splits: int = 2,
+    tell: Callable[[str, int, float], None] | None = None,
+) -> dict[str, Tuned]:
+    """Search each method's declared space for the lowest validation NLL, a mean over sites and splits.
+
+    Leaves `tuned.toml`, which `fedprior compare --config` takes. Each method has so many tries and minutes.
+    """
+    if find_spec("optuna") is None:
+        raise FedpriorError("tuning needs the package optuna: pip install 'fedprior[tune]'.")
+    if not (1 <= tries <= 10_000 and 0 < minutes < math.inf and 1 <= splits <= 100):
+        raise FedpriorError("tuning needs at least one try, a positive number of minutes and at least one split.")
+    federations = [federation_of(config, k) for k in range(splits)]
+    config = completed(config, federations[0])
+    with folder_lock(out):
+        out.mkdir(parents=True, exist_ok=True)
+        found = {name: _tuned(config, name, federations, out, tries, minutes, tell) for name in config.methods}
+        write_text(out / TUNED, tomli_w.dumps({"methods": {name: best.options for name, best in found.items()}}))
+    return found
+
+
+def _tuned(
+    config: Config,
+    name: str,
+    federations: list[Federation],
+    out: Path,
+    tries: int,
+    minutes: float,
+    tell: Callable[[str, int, float], None] | None,
+) -> Tuned:
+    import optuna
+
+    space, given = METHODS[name.split("+", maxsplit=1)[0]].space, config.methods[name]
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        study_name=name,
+        storage=f"sqlite:///{out / STUDY}",
+        direction="minimize",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(seed=config.seed),
+    )
+
+    def score(trial: optuna.Trial) -> float:
+        own = {} if trial.number == 0 else _drawn(trial, space)
+        found = _score(config, name, {**given, **own}, federations)
+        trial.set_user_attr("options", own)
+        if tell is not None:
+            tell(name, trial.number + 1, found)
+        return found
+
+    left = (tries if space else 1) - sum(trial.state.is_finished() for trial in study.trials)
+    if left > 0:
+        study.optimize(score, n_trials=left, timeout=60 * minutes)
+    options = {**given, **study.best_trial.user_attrs["options"]}
+    return Tuned(options, study.best_value, float(study.trials[0].value or math.inf), len(study.trials))
+
+
+def _drawn(trial: Any, space: Mapping[str, Space]) -> Section:
+    """One point of the space: a number on a logarithmic scale, or one of several values."""
+    found: Section = {}
+    for option, values in space.items():
+        if isinstance(values, tuple):
+            found[option] = trial.suggest_float(option, *values, log=True)
+        else:
+            found[option] = values[trial.suggest_int(option, 0, len(values) - 1)]
+    return found
+
+
+def _score(config: Config, name: str, options: Section, federations: list[Federation]) -> float:
+    """The mean validation NLL of the selected models; a large number if a model diverged."""
+    from fedprior import experiment
+
+    scores = []
+    for k, federation in enumerate(federations):
+        own = config.model_copy(update={"seed": config.seed + k})
+        setup = own.of_method(name, options).setup(federation)
+        result = experiment.run(setup.method, federation, model=setup.model, **dict(own.settings()))
+        found = result.summary["selected"]["personal"]["validation"][SELECTS]["mean"]
+        scores.append(math.inf if found is None or math.isnan(found) else float(found))
+    mean = sum(scores) / len(scores)
+    return mean if math.isfinite(mean) else 1e9

@@ -1,0 +1,93 @@
+"""Tuning: the declared space, on validation alone, as many tries for each method, and continued by the same call."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedprior.errors import FedpriorError
+from fedprior.experiment import config as configs
+from fedprior.experiment.tuning import TUNED, tune
+from fedprior.methods import METHODS, build
+from hostile.cases import command
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=90)
+    ill = np.where(rng.random(90) < 1 / (1 + np.exp(-2 * x)), "yes", "no")
+    frame = pd.DataFrame({"x": x, "site": np.repeat(["a", "b", "c"], 30), "ill": ill})
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    return tmp_path / "table.csv"
+
+
+def config(path: Path, **methods: dict[str, Any]) -> configs.Config:
+    data = {"name": "table", "path": str(path), "site": "site", "target": "ill"}
+    return configs.parse({"data": data, "methods": methods, "rounds": 2, "workers": 1}, several=True)
+
+
+def test_every_method_has_as_many_tries_and_the_same_call_goes_on(path: Path) -> None:
+    out, given = path.parent / "out", config(path, fedmap={}, fedavg={})
+    seen: list[tuple[str, int, float]] = []
+    first = tune(given, out, tries=2, splits=1, tell=lambda *told: seen.append(told))
+    assert [(name, number) for name, number, _ in seen] == [
+        ("local", 1),
+        ("local", 2),
+        ("fedmap", 1),
+        ("fedmap", 2),
+        ("fedavg", 1),
+    ]
+    again = tune(given, out, tries=2, splits=1, tell=lambda *told: pytest.fail("nothing is left to try"))
+    assert again == first
+    more = tune(given, out, tries=3, splits=1)
+    assert (more["fedmap"].tries, more["fedavg"].tries) == (3, 1)  # FedAvg declares nothing to search
+    for name, best in more.items():
+        scores = [score for told, _, score in seen if told == name]
+        assert best.score <= min(scores)
+        assert best.before == scores[0]
+    written = tomllib.loads((out / TUNED).read_text())["methods"]
+    assert written["fedmap"] == more["fedmap"].options
+    assert more["fedmap"].options.keys() <= {"sigma2"}
+
+
+def test_declared_spaces_are_options(path: Path) -> None:
+    for name, method in METHODS.items():
+        for option, values in method.space.items():
+            for value in values:
+                assert getattr(build(name, {option: value}), option) in (
+                    value,
+                    tuple(value) if isinstance(value, list) else value,
+                )
+
+
+def test_what_cannot_be_tuned_is_told(path: Path) -> None:
+    with pytest.raises(FedpriorError, match="at least one try"):
+        tune(config(path), path.parent / "out", tries=0)
+    assert not (path.parent / "out").exists()
+
+
+def test_the_command(path: Path) -> None:
+    out = path.parent / "tuned"
+    table = [str(path), "--site", "site", "--target", "ill", "--rounds", "1", "--workers", "1"]
+    found = command("tune", *table, "--methods", "fedmap", "--tries", "2", "--splits", "1", "--out", str(out))
+    assert found.code in (0, None), found.err
+    assert "fedmap: try 2, validation NLL" in found.err
+    assert "tries (" in found.out
+    compared = command(
+        "compare",
+        *table,
+        "--config",
+        str(out / TUNED),
+        "--splits",
+        "1",
+        "--out",
+        str(path.parent / "compared"),
+        "--json",
+    )
+    assert compared.code in (0, None), compared.err
