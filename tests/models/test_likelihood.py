@@ -286,3 +286,18 @@ def test_confident_predictions_have_finite_losses_in_single_precision() -> None:
         assert torch.isfinite(losses).all()
         assert torch.isfinite(grad).all()
     assert F.softplus(torch.tensor(160.0)) == Categorical(2).losses(out, torch.tensor([[0, 1, 1]]))[0, 2]
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(4), Gaussian(3.0, 2.0)])
+def test_the_density_of_a_mixture_is_that_of_what_is_mixed(likelihood: Any) -> None:
+    """Two clients, three draws of seven rows, weights of each client's own."""
+    outputs = torch.randn(3, 2, 7, likelihood.outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    draws, log_weights = likelihood.predictive(outputs), torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]).double().log()
+    y = (
+        torch.arange(14).view(2, 7) % 4
+        if isinstance(likelihood, Categorical)
+        else torch.arange(14.0).double().view(2, 7)
+    )
+    found = likelihood.mixed_density(draws, log_weights.T.unsqueeze(2), y)
+    expected = likelihood.log_density(likelihood.mix(draws, log_weights.T.unsqueeze(2)), y)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-14)

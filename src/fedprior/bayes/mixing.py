@@ -89,7 +89,7 @@ class Family:
             for a in self.weights:
                 used = a > 0  # an expert that fails spoils only the members that use it
                 log_a = a[used].log().to(each.dtype)[:, None, None]
-                density = likelihood.log_density(likelihood.mix(tempered[used], log_a), y).double()
+                density = likelihood.mixed_density(tempered[used], log_a, y).double()
                 density = density.nan_to_num(nan=LEAST, neginf=LEAST).clamp(min=LEAST)
                 found.append((density * real).sum(1))
         by_temperature = torch.stack(found, 1).view(len(y), len(self.temperatures), -1)  # [C, T, M]

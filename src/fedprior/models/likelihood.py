@@ -46,6 +46,9 @@ class Likelihood(Protocol):
     def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
         """One distribution from several, [S, ..., P] with log-weights that broadcast to [S, ...] -> [..., P]."""
 
+    def mixed_density(self, draws: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        """log p(y) under the mixture of several, [S, ..., P] and [...] -> [...]: `log_density` of `mix`."""
+
     def temper(self, predictive: Tensor, temperature: float) -> Tensor:
         """The distribution p^{1/T} / Z, wider for T > 1 and narrower for T < 1: [..., P] -> [..., P]."""
 
@@ -102,6 +105,11 @@ class Categorical:
     def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
         """Probabilities are averaged, not logits."""
         return (draws + log_weights.unsqueeze(-1)).logsumexp(0)
+
+    def mixed_density(self, draws: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        """Only the label's probabilities are averaged."""
+        chosen = draws.gather(-1, y.expand(draws.shape[:-1]).unsqueeze(-1))
+        return self.mix(chosen, log_weights).squeeze(-1)
 
     def temper(self, predictive: Tensor, temperature: float) -> Tensor:
         """softmax(log p / T)."""
@@ -167,6 +175,10 @@ class Gaussian:
         a, means, variances = log_weights.exp(), draws[..., 0], draws[..., 1].exp()
         mean = (a * means).sum(0)
         return torch.stack([mean, (a * (variances + (means - mean).square())).sum(0).log()], -1)
+
+    def mixed_density(self, draws: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        """The density of the normal distribution with the mixture's moments."""
+        return self.log_density(self.mix(draws, log_weights), y)
 
     def temper(self, predictive: Tensor, temperature: float) -> Tensor:
         """N(m, v)^{1/T} is N(m, T v) up to a constant: the temperature multiplies the variance."""
