@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import subprocess
 import time
 import traceback
 from collections.abc import Iterator
@@ -182,6 +183,14 @@ def prediction_file(folder: Path, name: str, seed: int, row: str) -> Path:
     return folder / "predictions" / f"{name}-{seed}-{row}.safetensors".replace(" ", "_").replace(",", "")
 
 
+def _commit() -> str:
+    """The code that a line comes from."""
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -197,12 +206,12 @@ def main() -> None:
     wanted = list(cells(set(options.groups.split(",")), list(range(first, last + 1)), long=options.long))
     places = list(dict.fromkeys((name, seed) for name, seed, _ in wanted))
     mine = [cell for cell in wanted if places.index(cell[:2]) % parts == part - 1]  # a partition is loaded once
-    done, missing = finished(options.out), set()
+    done, missing, commit = finished(options.out), set(), _commit()
     for number, (name, seed, row) in enumerate(mine, 1):
         skipped = (name, seed, row) in done or PLACES[name].data["name"] in missing
         if skipped or (row in ROWS and ROWS[row].name not in METHODS and "+" not in ROWS[row].name):
             continue
-        line = {"federation": name, "seed": seed, "row": row}
+        line = {"federation": name, "seed": seed, "row": row, "commit": commit}
         try:
             said, predictions = measure(name, seed, row)
         except FedpriorError as error:
