@@ -27,7 +27,7 @@ from fedprior.report.page.blocks import Block, Choice, Code, Column, Details, Fi
 from fedprior.report.page.document import Page, document, main
 from fedprior.report.page.facts import RunFacts, data_name, story
 from fedprior.report.page.repeated import assessed
-from fedprior.report.page.sections import report
+from fedprior.report.page.sections import _within, report
 from support import TRAIN, regression
 
 NASTY = '</script><img src=x onerror="bad()">'
@@ -110,7 +110,7 @@ def test_every_section_is_there(page: str) -> None:
         "What to make of it",
         "What each site gains",
         "Learning curves",
-        "Are the predicted probabilities right?",
+        "Are the predictions as sure as they should be?",
         "How the sites differ",
         "What the method learned about each site",
         "What was sent",
@@ -151,6 +151,32 @@ def test_what_a_method_says_of_itself_is_shown() -> None:
     assert names == ["all sites together", NASTY, "site 1", "site 2"]
     for name in names:
         assert sum(row["value"] for row in rows if row["site"] == name) == pytest.approx(1, abs=1e-3)
+
+
+def test_effects_are_drawn_with_their_intervals() -> None:
+    """Those of a mixed model: per input, and per site and input; the intercept has another scale."""
+    result = fedprior.run(build("mixed", train=TRAIN), regression(), rounds=3)
+    found = documents(main(report(story(result))))
+    charts = [d for d in found if "layer" in d and _title_of(d) == "estimate, 95 % interval"]
+    assert len(charts) >= 1
+    for chart in charts:
+        rows = [row for row in rows_of(chart) if "site" in row]
+        assert rows
+        assert all(row["low"] <= row["value"] <= row["high"] for row in rows if row["low"] is not None)
+        assert not any("intercept" in row["site"] for row in rows)
+
+
+def _title_of(chart: dict[str, Any]) -> Any:
+    return chart["layer"][1].get("encoding", {}).get("x", {}).get("title")
+
+
+def test_a_curve_is_not_squeezed_by_what_went_astray() -> None:
+    """Three quarters lie within 1 of the least, 1: beyond 2 + 10 nothing is drawn, which is said."""
+    rows = [{"value": float(v)} for v in (1, 2, 2, 2, 2, 2, 11, 1e26)]
+    kept, told = _within(rows)
+    assert [row["value"] for row in kept] == [1, 2, 2, 2, 2, 2, 11]
+    assert told == "1 values above 12 are not drawn."
+    assert _within(rows[1:4]) == (rows[1:4], "")
 
 
 def test_calibration_before_and_after(compared: Comparison) -> None:

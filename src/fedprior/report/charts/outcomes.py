@@ -107,6 +107,25 @@ def learned(rows: Sequence[Row], title: str) -> Chart:
     return chart
 
 
+def effects(rows: Sequence[Row]) -> Chart:
+    """Estimates with their intervals, the largest on top: `site` (what is estimated), `value`, `low`, `high`."""
+    shown = ends(sorted(rows, key=lambda row: -_number(row["value"])), DRAWN)
+    base = alt.Chart(inline(shown)).encode(
+        y=names(),
+        tooltip=[
+            alt.Tooltip("site:N", title="of"),
+            *(alt.Tooltip(f"{key}:Q", format="+.4~g") for key in ("value", "low", "high")),
+        ],
+    )
+    x = alt.X("low:Q", title="estimate, 95 % interval", axis=alt.Axis(tickCount=7))
+    layers = [
+        alt.Chart(inline([{"zero": 0}])).mark_rule(color=GREY, strokeDash=[3, 3]).encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=2, color=BLUE).encode(x=x, x2="high:Q"),
+        base.mark_circle(size=60, opacity=1, color=BLUE).encode(x="value:Q"),
+    ]
+    return alt.LayerChart(layer=layers).properties(width=WIDE, height=max(60, STEP * len(shown)))
+
+
 def shares(rows: Sequence[Row], series: Mapping[str, str]) -> Chart:
     """Shares that add up to one, of each site: `site`, `series`, `value`."""
     count = len({row["site"] for row in rows})

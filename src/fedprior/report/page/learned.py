@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedprior.bayes.effects import INTERCEPT
 from fedprior.names import apart, on_screen
 from fedprior.report.charts import outcomes, palette
 from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, Prose, Side, Table
@@ -60,7 +61,11 @@ def _explained(run: RunFacts) -> list[Block]:
     blocks: list[Block] = [Prose(told) for told in found.get("sentences", [])]
     for title, rows in found.get("tables", {}).items():
         if rows:
-            blocks += [*_shares(run, title, rows), Details(f"In numbers: {on_screen(title)}", [_table(rows)])]
+            blocks += [
+                *_shares(run, title, rows),
+                *_effects(run, title, rows),
+                Details(f"In numbers: {on_screen(title)}", [_table(rows)]),
+            ]
     return blocks
 
 
@@ -88,6 +93,20 @@ def _shares(run: RunFacts, title: str, rows: list[dict[str, Any]]) -> list[Block
     ]
     first = f"The first {outcomes.DRAWN} of {len(rows):,} are drawn." if len(rows) > outcomes.DRAWN else ""
     return [Figure(outcomes.shares(drawn, palette(shown)), f"{run.title}: {on_screen(title)}", first)]
+
+
+def _effects(run: RunFacts, title: str, rows: list[dict[str, Any]]) -> list[Block]:
+    """Estimates with intervals are drawn, but for intercepts, whose scale is another."""
+    if not {"estimate", "low", "high"} <= rows[0].keys():
+        return []
+    kept = [row for row in rows if INTERCEPT not in row.values() and row["estimate"] is not None]
+    labels = apart(" · ".join(on_screen(v) for v in row.values() if isinstance(v, str)) for row in kept)
+    drawn = [
+        {"site": label, "value": row["estimate"], "low": row["low"], "high": row["high"]}
+        for label, row in zip(labels, kept, strict=True)
+    ]
+    told = f"{outcomes.DRAWN} of {len(drawn):,} are drawn, half from each end." if len(drawn) > outcomes.DRAWN else ""
+    return [Figure(outcomes.effects(drawn), f"{run.title}: {on_screen(title)}", told)] if drawn else []
 
 
 def _of(row: dict[str, Any], names: list[str]) -> list[float]:

@@ -25,6 +25,8 @@ REPEATED = (
     "Lines are 95 % intervals over splits and test examples, one site at a time; the verdicts allow for the number of "
     "sites (Benjamini-Hochberg, 5 %), and may be more cautious."
 )
+FAR = 10
+"""A value is not drawn if it is as many times farther from the least as three quarters of all are."""
 RELIABLE = 6
 """Methods that a chart of reliability has room for."""
 
@@ -35,7 +37,7 @@ def report(story: Story) -> Page:
         Section("What to make of it", verdict(story)),
         Section("What each site gains", gains(story)),
         Section("Learning curves", curves(story)),
-        Section("Are the predicted probabilities right?", reliability(story)),
+        Section("Are the predictions as sure as they should be?", reliability(story)),
         Section("How the sites differ", [] if story.data is None else federation.blocks(story.data)),
         Section("What the method learned about each site", learned(story)),
         Section("What was sent", traffic(story)),
@@ -196,8 +198,19 @@ def _curve(story: Story, runs: list[RunFacts], name: str) -> Block | None:
     rows = [row for row in rows if row["value"] is not None and math.isfinite(row["value"])]
     if not rows:
         return None
-    chart = outcomes.curves(rows, _colours(story, runs), _heading(metric))
-    return Figure(chart, metric.title[0].upper() + metric.title[1:])
+    drawn, told = _within(rows)
+    chart = outcomes.curves(drawn, _colours(story, runs), _heading(metric))
+    return Figure(chart, metric.title[0].upper() + metric.title[1:], told)
+
+
+def _within(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """The rows without those far above the rest, as of a run that went astray for some rounds; and what is left out."""
+    values = sorted(row["value"] for row in rows)
+    usual = values[3 * (len(values) - 1) // 4]
+    limit = usual + FAR * (usual - values[0])
+    kept = [row for row in rows if row["value"] <= limit] if usual > values[0] else rows
+    left = len(rows) - len(kept)
+    return kept, f"{left} values above {limit:.4g} are not drawn." if left else ""
 
 
 def reliability(story: Story) -> list[Block]:
