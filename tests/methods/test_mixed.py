@@ -303,17 +303,18 @@ def test_three_classes_predict_better_than_the_class_frequencies() -> None:
 
 
 def test_intervals_cover_the_truth() -> None:
-    """90 % intervals of the sites' own coefficients in 40 federations of 15 sites: 90 % ± 4 standard errors.
+    """90 % intervals of the sites' own coefficients in 8 federations of 60 sites: 90 ± 3 %.
 
-    A hit has variance .09, and those of one federation are correlated: 40 federations give the sites' share a standard
-    error of about .01. `experiments/beyond/coverage.py` has more.
+    A site's hit has variance .09 and its two coefficients are nearly independent: 960 of them have a standard error of
+    .01. With 15 sites coverage is 86 %, for intervals take the estimated variances as known: see
+    `experiments/beyond/coverage.py`.
     """
     hits: list[Floats] = []
-    for seed in range(40):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
-        truth = np.array([0.4, -0.8]) + np.array([0.6, 0.5]) * rng.normal(size=(15, 2))
+        truth = np.array([0.4, -0.8]) + np.array([0.6, 0.5]) * rng.normal(size=(60, 2))
         clients = {}
-        for k in range(15):
+        for k in range(60):
             x = rng.normal(size=(40, 1))
             eta = truth[k, 0] + x[:, 0] * truth[k, 1]
             clients[f"site-{k:02d}"] = (x, (rng.random(40) < 1 / (1 + np.exp(-eta))).astype(int))
@@ -324,7 +325,7 @@ def test_intervals_cover_the_truth() -> None:
         errors = np.sqrt(ours.personal.covariance[:, [0, 2]].numpy())
         hits.append(np.abs(ours.personal.theta.numpy() - scaled) < 1.645 * errors)
     share = np.mean(hits, axis=(1, 2))
-    assert np.mean(share) == pytest.approx(0.9, abs=0.04)
+    assert np.mean(share) == pytest.approx(0.9, abs=0.03)
 
 
 # What may go wrong
