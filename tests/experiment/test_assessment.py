@@ -55,13 +55,22 @@ def test_every_row_is_tested_on_once(found: Assessment, frame: pd.DataFrame) -> 
 
 def test_the_verdict_says_what_scripts_rely_on(found: Assessment) -> None:
     verdict = found.verdict
-    assert verdict.recommended == min(found.validation, key=found.validation.__getitem__)
+    assert verdict.recommended == min(found.validation, key=found.validation.__getitem__)  # neither uses its rows
     assert list(verdict.methods) == ["local", "fedmap", POOLED, SITE_EFFECTS]
     assert all(set(means) == {"nll", "accuracy", "auroc"} for means in verdict.methods.values())
     assert verdict.sites["tiny"].verdict == "cannot tell"
     assert "(n = 5)" in verdict.text
     tiny = verdict.sites["tiny"].gain_nll
     assert tiny.low < tiny.mean < tiny.high
+
+
+def test_a_method_that_has_used_the_validation_rows_is_not_chosen_by_them(frame: pd.DataFrame) -> None:
+    """Local with two penalties has chosen one by them: FedAvg is recommended, however much worse it looks."""
+    methods: dict[str, dict[str, Any]] = {"local": {"l2": [1.0, 10.0]}, "fedavg": {}}
+    found = fedprior.assess(frame, site="site", target="ill", methods=methods, splits=1, **SHORT)
+    assert (found.best, found.judged) == ("fedavg", "fedavg")
+    alone = fedprior.assess(frame, site="site", target="ill", methods={"local": {"l2": [1.0, 10.0]}}, splits=1, **SHORT)
+    assert (alone.best, alone.judged) == ("local", None)
 
 
 def test_gains_are_means_over_the_rows_of_all_splits(found: Assessment) -> None:

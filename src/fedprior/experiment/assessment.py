@@ -58,15 +58,22 @@ class Assessment(Mapping[str, Comparison]):
 
     @property
     def best(self) -> str | None:
-        """The method with the lowest validation NLL; test rows have no say."""
-        known = {name: score for name, score in self.validation.items() if not np.isnan(score)}
-        return min(known, key=known.__getitem__, default=None)
+        """The method with the lowest validation NLL; test rows have no say.
+
+        A method that has already used the validation rows, to mix models or to choose a penalty, looks better on them
+        than it is: it is chosen only where there is no other.
+        """
+        return self._lowest(list(self.first))
 
     @property
     def judged(self) -> str | None:
         """The method whose gains are shown: the best but Local, which has none over itself."""
-        known = {name: score for name, score in self.validation.items() if not np.isnan(score) and name != LOCAL}
-        return min(known, key=known.__getitem__, default=None)
+        return self._lowest([name for name in self.first if name != LOCAL])
+
+    def _lowest(self, names: list[str]) -> str | None:
+        known = [name for name in names if not np.isnan(self.validation[name])]
+        fair = [name for name in known if not self.first[name].method.uses_validation]
+        return min(fair or known, key=self.validation.__getitem__, default=None)
 
     @cached_property
     def methods(self) -> dict[str, dict[str, float]]:
