@@ -28,7 +28,7 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(VENV)-flower
 	$(FLOWER)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt torch
 	$(FLOWER)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
-		--editable '.[flower,ray]' hypothesis psutil pytest pytest-timeout
+		--editable '.[flower,privacy,ray]' hypothesis psutil pytest pytest-timeout
 	touch $@
 
 federation: $(FLOWER)/.installed

@@ -7,7 +7,6 @@ wrappers can be combined with each other and with any suitable method. Options h
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -18,79 +17,13 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.calibration import Calibrated
 from fedprior.data.client import Batch, ClientData
-from fedprior.data.naming import Names
 from fedprior.errors import FedpriorError
-from fedprior.explanation import Explanation
-from fedprior.protocol import About, AnyMethod, Hints, Logs, Types, Weights
+from fedprior.guards import Krum, Median, NormBound, Private, Trimmed
+from fedprior.protocol import About, AnyMethod, Types, Weights
 from fedprior.rng import Key, Keys
 from fedprior.training import Train, descend
 from fedprior.tree import Params
-
-
-class Wrapper(AnyMethod):
-    """Passes everything through to `inner`; a subclass defines what it changes."""
-
-    inner: AnyMethod
-
-    @abstractmethod
-    def describe(self, inner: About) -> About:
-        """What the wrapped method declares about itself."""
-
-    @property
-    def about(self) -> About:  # type: ignore[override]
-        """The inner method's, with the wrapper's name behind it."""
-        return self.describe(self.inner.about)
-
-    @property
-    def hints(self) -> Hints:  # type: ignore[override]
-        """The inner method's."""
-        return self.inner.hints
-
-    @property
-    def types(self) -> Types:
-        """The inner method's."""
-        return self.inner.types
-
-    @property
-    def uses_validation(self) -> bool:
-        """As the inner method."""
-        return self.inner.uses_validation
-
-    def init_server(self, key: Key, clients: int = 1) -> Any:
-        """The inner method's."""
-        return self.inner.init_server(key, clients)
-
-    def broadcast(self, server: Any, ids: Tensor) -> Any:
-        """The inner method's."""
-        return self.inner.broadcast(server, ids)
-
-    def init_client(self, down: Any, data: ClientData, keys: Keys) -> Any:
-        """The inner method's."""
-        return self.inner.init_client(down, data, keys)
-
-    def local_update(self, client: Any, down: Any, data: ClientData, keys: Keys) -> tuple[Any, Any, Logs]:
-        """The inner method's."""
-        return self.inner.local_update(client, down, data, keys)
-
-    def converged(self, server: Any) -> bool:
-        """The inner method's."""
-        return self.inner.converged(server)
-
-    def explain(self, server: Any, personal: Any, names: Names) -> Explanation:
-        """The inner method's."""
-        return self.inner.explain(server, personal, names)
-
-    def shareable(self, server: Any) -> Any:
-        """The inner method's."""
-        return self.inner.shareable(server)
-
-    def predict(self, personal: Any, x: Tensor, keys: Keys) -> Tensor:
-        """The inner method's."""
-        return self.inner.predict(personal, x, keys)
-
-    def predict_global(self, server: Any, x: Tensor) -> Tensor | None:
-        """The inner method's."""
-        return self.inner.predict_global(server, x)
+from fedprior.wrapping import Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,11 +207,16 @@ def _needs_plain_server(inner: AnyMethod, name: str) -> None:
         )
 
 
-WRAPPERS: dict[str, type[FineTuned] | type[Extrapolated] | type[Optimised] | type[Calibrated]] = {
+WRAPPERS: dict[str, type[Any]] = {
     "cal": Calibrated,
+    "dp": Private,
     "ft": FineTuned,
+    "krum": Krum,
+    "median": Median,
+    "normbound": NormBound,
     "server_step": Extrapolated,
     "opt": Optimised,
+    "trimmed": Trimmed,
 }
 """Wrappers by the name after the `+`."""
 

@@ -169,6 +169,18 @@ def test_a_table_that_changes_under_way_is_refused(tmp_path: Path) -> None:
     assert again.answer("aachen", finish, {}) == Reply({"finished": True})
 
 
+def test_a_real_federation_hides_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites know the seed, so the server keeps a secret that only it can read; without noise there is none."""
+    monkeypatch.setenv("FEDPRIOR_DP_SECRET", "")
+    paths = tables(tmp_path)
+    serve(nodes(paths, tmp_path / "state"), plan(paths, rounds=1, method={"name": "fedavg+dp"}), tmp_path / "run")
+    kept = tmp_path / "run.dp-secret"
+    assert kept.stat().st_mode & 0o077 == 0
+    assert len(kept.read_text()) == 64
+    sent = "".join(path.read_text() for path in (tmp_path / "state").rglob("agreement.json"))
+    assert kept.read_text() not in sent
+
+
 def test_another_plan_does_not_continue_an_experiment(tmp_path: Path) -> None:
     paths = tables(tmp_path)
     link = nodes(paths, tmp_path / "state")

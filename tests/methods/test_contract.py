@@ -58,7 +58,17 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {"perceptron": Setting(federation), "norm": Setting(federation, norm=True), "number": Setting(regression)}
-WRAPPED = ("fedavg+ft", "fedprox+server_step", "pfedbred+ft+server_step", "fedavg+opt", "pfedme+ft+opt", "ditto+cal")
+WRAPPED = (
+    "fedavg+ft",
+    "fedprox+server_step",
+    "pfedbred+ft+server_step",
+    "fedavg+opt",
+    "pfedme+ft+opt",
+    "ditto+cal",
+    "ditto+median",
+    "fedprox+trimmed",
+    "fedper+normbound",
+)
 NAMES = [*sorted(METHODS), *WRAPPED]
 CASES = [
     pytest.param(name, setting, id=f"{name}-{key}")

@@ -14,6 +14,7 @@ from fedprior.experiment.config import Settings, data_section
 from fedprior.experiment.journal import Journal
 from fedprior.experiment.seal import EVENTS
 from fedprior.experiment.selection import BY
+from fedprior.guards import spent
 from fedprior.rng import Key
 
 
@@ -21,7 +22,10 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
     """What was run: enough to interpret the numbers and to rebuild the method."""
     participation = settings.participation
     newcomers = participation.newcomer_ids(Key.from_seed(settings.seed), federation.clients)
+    rate = participation.rate if participation.rule == "bernoulli" else 1.0  # the only rule that hides who takes part
+    private = spent(method, settings.rounds, rate)
     return {
+        **({} if private is None else {"privacy": private}),
         "version": __version__,
         "method": {"name": method.about.name, **method.hyperparameters()},
         "data": data_section(federation, settings.seed),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +23,12 @@ from fedprior.experiment.journal import Observer
 from fedprior.experiment.placing import at_work
 from fedprior.experiment.result import Result
 from fedprior.flower.agreement import Agreement, configured
+from fedprior.flower.certificates import secret
 from fedprior.flower.codec import Layout
 from fedprior.flower.orders import Link, Order, Reply, check_answers
 from fedprior.flower.refusal import reason
 from fedprior.flower.remote import remote
+from fedprior.guards import SECRET
 from fedprior.names import visible
 
 AGREEMENT = "agreement.json"
@@ -52,12 +56,22 @@ def serve(link: Link, plan: Plan, folder: Path, observe: Observer | None = None)
         agreement.write(kept)
     setup, document = agreement.setup(), {"experiment": agreement.experiment, "agreement": agreement.document()}
     runner = remote(link, lambda order: {**order, **document})
+    _hide_noise(plan, folder)
     with at_work(folder, lambda: folders.begin(setup, folder)):
         result = folders.carry_out(setup, folder, observe=observe, runner=runner)
     finish = {"kind": "finish", "selected": result.selected, **document}
     replies = link.exchange([Order(site, finish) for site in sorted(agreement.sites)])
     _tell_unfinished(replies, agreement, observe)
     return result
+
+
+def _hide_noise(plan: Plan, folder: Path) -> None:
+    """Sites know the run's seed: the noise of `+dp` must depend on something that they do not know."""
+    if "+dp" in str(plan.config.get("method", {}).get("name", "")):
+        path = folder.with_name(f"{folder.name}.dp-secret")
+        if not path.exists():
+            secret(path, secrets.token_hex(32).encode())
+        os.environ[SECRET] = path.read_text()
 
 
 def _same(plan: Plan, agreement: Agreement) -> None:
