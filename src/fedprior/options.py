@@ -40,7 +40,7 @@ def pick(kind: str, named: Mapping[str, T], name: str) -> T:
 
 
 def check_values(where: str, options: Any) -> None:
-    """Refuse what no option can be, wherever it stands: numbers beyond 64 bits, text with NUL, depth without end.
+    """Refuse what no option can be, wherever it stands: numbers beyond 64 bits, NUL characters, bytes, endless depth.
 
     The rest is for each option's own type to say.
     """
@@ -52,6 +52,8 @@ def check_values(where: str, options: Any) -> None:
                 raise FedpriorError(f"{path} = {shown(value)} is not valid: give a number of fewer than 19 digits.")
             if isinstance(value, str) and "\0" in value:
                 raise FedpriorError(f"{path} = {shown(value)} is not valid: text must not have NUL characters.")
+            if isinstance(value, bytes | bytearray):  # which would pass for the number that they spell
+                raise FedpriorError(f"{path} = {shown(value)} is not valid: give text or a number, not bytes.")
             if isinstance(value, Mapping):
                 below += [(f"{path}.{cut(str(k), 40)}", v) for k, v in value.items()]
             elif isinstance(value, list | tuple):

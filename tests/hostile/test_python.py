@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fedprior
@@ -42,6 +42,7 @@ NO_OBJECT = ODD | st.integers(-5, 5) | st.just(object()) | st.just(len)
 
 
 @DRAWN
+@example("rounds", b"1")
 @given(st.sampled_from(SETTINGS), ODD.filter(lambda value: value != "auto"))
 def test_settings(name: str, value: Any) -> None:
     with one_sentence():
