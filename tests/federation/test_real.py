@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="needs fedprior[flower]: make federation-test")
 
 from fedprior.flower import processes, trial
 from fedprior.flower.certificates import make_authority, make_site_key
