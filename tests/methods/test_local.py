@@ -76,6 +76,13 @@ def test_a_prior_that_would_overshoot_is_weakened() -> None:
     )
 
 
+@pytest.mark.parametrize("train", [Train(optimizer="adam", lr=0.05, epochs=2), Train(clip=1.0, lr=0.1, epochs=2)])
+def test_adam_and_clipping_take_any_prior(train: Train) -> None:
+    federation = sites()
+    result = fedprior.run(Local(l2=(3.0, 1e6), train=train), federation, model="softmax", rounds=2, workers=1)
+    assert np.isfinite(result.mean("nll"))
+
+
 def test_validation_examples_are_seen_only_to_choose() -> None:
     assert not Local().uses_validation
     assert not Local(l2=(1.0,)).uses_validation

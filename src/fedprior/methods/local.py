@@ -85,7 +85,8 @@ class Local(Method[Empty, Weights, Empty, Empty, Weights]):
     def pulls(self, data: ClientData) -> Tensor:
         """λ / n_k of every copy [C · G], at most a quarter of what would overshoot: there, weights are nearly zero."""
         found = torch.tensor(self.l2, dtype=self.task.dtype) / data.n.to(self.task.dtype)[:, None]
-        return found.clamp(max=None if self.train.steepest is None else self.train.steepest / 4).flatten()
+        steepest = self.train.steepest  # None with Adam or clipping, whose steps do not grow with the pull
+        return (found if steepest is None else found.clamp(max=steepest / 4)).flatten()
 
     def local_update(self, client: Weights, down: Empty, data: ClientData, keys: Keys) -> tuple[Weights, Empty, Logs]:
         """Continue from the client's last weights, with a fresh optimiser."""
