@@ -18,7 +18,7 @@ from support import bound, federation
 
 
 def test_workers_hash_seeds_and_locales(tmp_path: Path) -> None:
-    """One run each of the first, the second and the third kind; `python tests/hostile/same.py` runs all 27."""
+    """One run each of the first, the second and the third kind; `hostile/same.py` runs all 27."""
     data, known = table(tmp_path), locales()
     cases = [(1, "0", "C"), (2, "1", "C.UTF-8"), (3, "4711", known[-1])]
     first, *others = [compared(data, tmp_path / f"{case[0]}", *case, methods="fedmap") for case in cases]
