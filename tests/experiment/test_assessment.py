@@ -99,6 +99,20 @@ def test_a_method_that_knows_more_is_seen_to_help() -> None:
     assert found.methods[SITE_EFFECTS]["nll"] < found.methods["local"]["nll"]
 
 
+def test_a_number_that_is_almost_exact_is_learned() -> None:
+    """y = 4 x₁ - 2 x₂ + N(0, 0.1²): without x, a normal distribution has an NLL of ½ log(2πe · 20) = 2.9, with it -0.9.
+
+    With the steps that suit classes, no method came below 1.5 on such a table, and some diverged.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    y = 4 * x[:, 0] - 2 * x[:, 1] + 0.1 * rng.normal(size=300)
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "site": np.repeat(["p", "q", "r"], 100), "y": y})
+    found = fedprior.assess(frame, site="site", target="y", methods=["fedavg_ft", "fedmap"], splits=2, workers=1)
+    for name in ("local", "fedavg_ft", "fedmap"):
+        assert found.methods[name]["nll"] < 1.0
+
+
 def test_the_folder_can_be_continued(frame: pd.DataFrame, tmp_path: Path) -> None:
     """Interrupted in the second split, then resumed: the same verdict as without the interruption."""
     path = tmp_path / "table.csv"
