@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedprior import methods
-from fedprior.papers.table import read
+from fedprior.papers.definition import read
 from fedprior.protocol import METHODS
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ import typer
 from fedprior import papers as library
 from fedprior.cli.papers import papers, reproduce
 from fedprior.errors import FedpriorError
-from fedprior.papers import table as tables
+from fedprior.papers import definition as tables
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 app.command("papers")(papers)

@@ -53,8 +53,10 @@ method = {name = "local"}
 [quick]
 run.rounds = 8
 """
-MINIATURE = "import sys; from pathlib import Path; import fedprior.papers.table as t; place = Path(sys.argv.pop(1)); \
+MINIATURE = (
+    "import sys; from pathlib import Path; import fedprior.papers.definition as t; place = Path(sys.argv.pop(1)); \
 t.folder = lambda: place; from fedprior.cli.main import main; main()"
+)
 """The command, which finds the tables of another folder."""
 
 

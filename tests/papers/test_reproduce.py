@@ -22,9 +22,9 @@ from fedprior.experiment.config import Config, Setup, parse
 from fedprior.experiment.journal import Event, Observer
 from fedprior.metrics.classes import METRICS
 from fedprior.papers import Outcome, Scale, Table, reproduce
+from fedprior.papers.definition import read
 from fedprior.papers.outcome import Kind
 from fedprior.papers.reproduce import Left, left
-from fedprior.papers.table import read
 from fedprior.rng import Key
 
 NAN = float("nan")

@@ -11,10 +11,10 @@ import pytest
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment.journal import jsonable
+from fedprior.papers.definition import Table
+from fedprior.papers.definition import read as read_table
 from fedprior.papers.outcome import Number, Outcome
 from fedprior.papers.saved import beside, read, together
-from fedprior.papers.table import Table
-from fedprior.papers.table import read as read_table
 from fedprior.report import papers
 
 TABLE = """

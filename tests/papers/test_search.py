@@ -14,8 +14,8 @@ from fedprior.errors import FedpriorError
 from fedprior.experiment.journal import Journal, Observer
 from fedprior.papers import Table, reproduce, search
 from fedprior.papers.cell import Cell, folded, unfolded
+from fedprior.papers.definition import read
 from fedprior.papers.search import best, write
-from fedprior.papers.table import read
 
 TABLE = """
 title = "Table 0, a miniature"

@@ -117,7 +117,7 @@ def _repeated(
 
         chosen = chosen_methods(document.methods, methods, ()) if methods or document.methods else {}
         document = document.model_copy(update={"methods": chosen})
-        wanted = repeated.SPLITS if splits is None else splits
+        wanted = repeated.REPEATS if splits is None else splits
     stem = Path(str(document.data.get("path", document.data["name"]))).name.partition(".")[0] or "table"
     target = out or free(f"compare-{stem}-seed{document.seed}")
     again = None if out is None else "the same command"

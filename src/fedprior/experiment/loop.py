@@ -28,7 +28,7 @@ from fedprior.experiment.selection import Selection, validation_score
 from fedprior.files import clear_temporary
 from fedprior.metrics import Cohort, cohort, cohort_metrics, metrics_of
 
-SPLITS = ("validation", "test")
+JUDGED = ("validation", "test")
 Logged = tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]
 """The round of each client's last update, and what the method logged of it."""
 
@@ -133,7 +133,7 @@ class Run:
             )
         try:
             self.engine.restore(found.tensors)
-            self.selection.restore(found.tensors, SPLITS)
+            self.selection.restore(found.tensors, JUDGED)
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise damaged(self.saver.folder, f"it does not fit this run: {str(error).splitlines()[0]}") from None
 
@@ -157,7 +157,7 @@ class Run:
         everyone = method.hints.everyone_trains and (judged or not method.memoryless)
         rounds = self.settings.rounds
         drawn = self.settings.participation.draw(engine.root, clients, number, rounds, everyone_trains=everyone)
-        splits, pending, self.pending = None if self.pending is None else SPLITS, self.pending, None
+        splits, pending, self.pending = None if self.pending is None else JUDGED, self.pending, None
         done = engine.round(number, drawn.trainers, drawn.reporters, splits)
         if done.evaluation is not None and pending is not None:
             self._judge(number, done.evaluation, pending)
@@ -186,17 +186,17 @@ class Run:
 
     def evaluate(self, done: int) -> None:
         """Metrics of every client's personal model, and of the global one, on validation and test."""
-        self._judge(done, self.engine.evaluate(done, SPLITS), self._logged())
+        self._judge(done, self.engine.evaluate(done, JUDGED), self._logged())
 
     def _logged(self) -> Logged:
         return self.engine.updated.copy(), {name: values.copy() for name, values in self.engine.logs.items()}
 
     def _judge(self, done: int, found: Evaluation, logged: Logged) -> None:
         engine, journal, clients = self.engine, self.journal, self.engine.federation.clients
-        shared = engine.predict_global(SPLITS)
-        judged = {"personal": {split: self._personal(found, split) for split in SPLITS}}
+        shared = engine.predict_global(JUDGED)
+        judged = {"personal": {split: self._personal(found, split) for split in JUDGED}}
         if shared is not None:
-            judged["global"] = {split: self._shared(shared, split) for split in SPLITS}
+            judged["global"] = {split: self._shared(shared, split) for split in JUDGED}
         scores: dict[str, dict[str, Any]] = {}
         for kind, splits in judged.items():
             for split, of in splits.items():

@@ -28,7 +28,7 @@ from fedprior.methods import build
 from fedprior.protocol import METHODS
 
 FILE = "assessment.toml"
-SPLITS = 5
+REPEATS = 5
 USUAL = ("local", "fedavg_ft", "fedmap", "mixed", "stack")
 """What is compared where nothing is said."""
 TEST = 0.2
@@ -51,7 +51,7 @@ def assess(
     site: str | None = None,
     target: str,
     methods: list[str] | Mapping[str, Section] | None = None,
-    splits: int = SPLITS,
+    splits: int = REPEATS,
     out: str | Path | None = None,
     observers: Observers = None,
     model: Section | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from fedprior.metrics.classes import METRICS
-from fedprior.papers.table import Scale
+from fedprior.papers.definition import Scale
 
 Kind = Literal["personal", "global"]
 COSTS = ("seconds", "parameters")

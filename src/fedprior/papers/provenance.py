@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedprior import __version__
+from fedprior.papers.definition import Table
 from fedprior.papers.outcome import Outcome
-from fedprior.papers.table import Table
 
 
 def about(seconds: float) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from fedprior.experiment.placing import at_work
 from fedprior.experiment.seal import JOURNALS, check
 from fedprior.papers import provenance
 from fedprior.papers.cell import Cell, folded
+from fedprior.papers.definition import Scale, Table
 from fedprior.papers.outcome import LESS, Kind, Number, Outcome
 from fedprior.papers.parts import Column
-from fedprior.papers.table import Scale, Table
 from fedprior.rng import Key
 
 HEAVY = ("models", "checkpoint", "predictions.safetensors", "prior.safetensors")

@@ -11,8 +11,8 @@ from typing import Any
 
 from fedprior.errors import FedpriorError
 from fedprior.papers import provenance
+from fedprior.papers.definition import Scale, Table
 from fedprior.papers.outcome import Kind, Number, Outcome
-from fedprior.papers.table import Scale, Table
 
 
 def beside(table: Table, scale: Scale) -> Outcome | None:

@@ -18,10 +18,10 @@ from fedprior.experiment import Observers
 from fedprior.experiment.config import Section
 from fedprior.experiment.journal import jsonable
 from fedprior.files import write_text
+from fedprior.papers.definition import Table
 from fedprior.papers.outcome import LESS, Kind
 from fedprior.papers.provenance import about
 from fedprior.papers.reproduce import Loaded, done, value_of
-from fedprior.papers.table import Table
 
 SEED = 0
 

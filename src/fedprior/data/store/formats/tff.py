@@ -23,8 +23,8 @@ from fedprior.data.store.record import Record
 from fedprior.errors import FedpriorError
 
 MAGIC = b"SQLite format 3\0"
-SPLITS = {"all_train": "train", "all_test": "test"}  # beside them are digits_only_train and digits_only_test
-QUERY = f"SELECT split_name, client_id, serialized_example_proto FROM examples WHERE split_name IN {(*SPLITS,)}"
+PARTS = {"all_train": "train", "all_test": "test"}  # beside them are digits_only_train and digits_only_test
+QUERY = f"SELECT split_name, client_id, serialized_example_proto FROM examples WHERE split_name IN {(*PARTS,)}"
 FLOATS, INTEGERS = 2, 3
 
 
@@ -47,7 +47,7 @@ class Tff:
                 for split, writer, example in database.execute(f"{QUERY} ORDER BY rowid"):
                     values = features(example)
                     found = (images(values["pixels"][None], self.record.shape)[0], int(values["label"][0]))
-                    self.splits.setdefault(SPLITS[split], {}).setdefault(writer, []).append(found)
+                    self.splits.setdefault(PARTS[split], {}).setdefault(writer, []).append(found)
             except sqlite3.Error as error:
                 told = f"it is not a database of TensorFlow Federated, or it is damaged ({error}): get it again."
                 raise FedpriorError(told) from None
@@ -57,7 +57,7 @@ class Tff:
 
     def arrays(self) -> Arrays:
         """Writers in the order of their names, and their examples in that of the database."""
-        return by_split({split: self._parts(split) for split in SPLITS.values()})
+        return by_split({split: self._parts(split) for split in PARTS.values()})
 
     def _parts(self, split: str) -> list[Part]:
         parts = []

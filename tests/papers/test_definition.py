@@ -17,7 +17,7 @@ from fedprior.metrics.classes import METRICS
 from fedprior.models import MODELS
 from fedprior.papers import find, listing
 from fedprior.papers.cell import Cell, merged
-from fedprior.papers.table import PARTS, Scale, Table, folder, read
+from fedprior.papers.definition import PARTS, Scale, Table, folder, read
 from fedprior.training import Train
 
 TABLE = """
