@@ -44,10 +44,8 @@ def of_mixture(
     frame = pd.DataFrame({**dict(zip(experts, weights.T, strict=True)), "temperature": temperature}, index=index)
     if len(experts) == 1:
         frame = frame[["temperature"]]
-        low, high = temperature[1:].min(), temperature[1:].max()
-        told = (
-            f"The temperature is {temperature[0]:.2f} for all sites together, and {low:.2f} to {high:.2f} at the sites."
-        )
+        own = f", and {temperature[1:].min():.2f} to {temperature[1:].max():.2f} at the sites" if len(clients) else ""
+        told = f"The temperature is {temperature[0]:.2f} for all sites together{own}."
         return Explanation({"temperature of each site": frame}, [told])
     shares = ", ".join(f"{name} {_percent(share)}" for name, share in zip(experts, weights[0], strict=True))
     sentences = [f"For all sites together: {shares}, at a temperature of {temperature[0]:.2f}."]

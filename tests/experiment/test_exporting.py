@@ -25,6 +25,7 @@ from support import TRAIN, federation, regression
 EXPORTED: dict[str, dict[str, Any]] = {
     "fedmap": {},
     "fedem": {},
+    "mixed": {},
     "stack": {},
     "fedrod": {},
     "pfedfda": {},
@@ -42,7 +43,7 @@ def session(content: bytes) -> onnxruntime.InferenceSession:
 def model(name: str, options: dict[str, Any]) -> PersonalModel:
     data = federation((20, 9), torch.float32)
     method = build(name, options, TRAIN)
-    return fedprior.run(method, data, model={"name": "mlp", "hidden": [4]}, rounds=1, workers=1).model("site-0")
+    return fedprior.run(method, data, model={"name": "mlp", "hidden": [4]}, rounds=3, workers=1).model("site-0")
 
 
 def test_every_way_to_predict_is_exported() -> None:

@@ -84,8 +84,9 @@ def _objective(family: Family, rows: Rows, gamma: Tensor, L: Tensor, b: Tensor) 
 
 
 def _root(H: Tensor, L: Tensor) -> Tensor:
-    """The Cholesky factor of I + LᵀHL."""
-    root: Tensor = torch.linalg.cholesky(torch.eye(len(L), dtype=torch.float64) + L.T @ H @ L)
+    """The Cholesky factor of I + LᵀHL; nan where inputs are so large that rounding leaves none."""
+    root, wrong = torch.linalg.cholesky_ex(torch.eye(len(L), dtype=torch.float64) + L.T @ H @ L)
+    root[wrong > 0] = torch.nan
     return root
 
 
@@ -168,3 +169,8 @@ def spread(fit: Fit, C: Tensor) -> tuple[Tensor, Tensor]:
     B = torch.eye(len(C), dtype=torch.float64) - VH
     deviation = (fit.V + VH @ C @ VH.transpose(1, 2)).diagonal(dim1=1, dim2=2)
     return fit.V + B @ C @ B.transpose(1, 2), deviation.clamp(min=0).sqrt()
+
+
+def bounded(sums: Tensor) -> Tensor:
+    """Sums beyond single precision as infinite: one site's wild units must not decide how all others are scaled."""
+    return sums.where(sums.abs() <= torch.finfo(torch.float32).max, torch.inf)

@@ -194,7 +194,10 @@ class Result:
         """What the method learned, as tables and sentences; most methods have nothing to say."""
         if self.server is None:
             return Explanation()
-        return self.method.explain(self.server, self.models, names_of(self.federation))
+        names = names_of(self.federation)
+        if not all(len(leaf) for leaf in tree.leaves(self.models)):  # they stay at the sites of a real federation
+            names = names._replace(clients=())
+        return self.method.explain(self.server, self.models, names)
 
     @property
     def effects(self) -> pd.DataFrame:

@@ -124,7 +124,7 @@ def reachable(port: int) -> bool:
 def link_pid(place: Place) -> int | None:
     """The SuperLink that was started for a folder, if it still runs."""
     try:
-        pid = int((place.server / "superlink.pid").read_text())
+        pid = int((place.server / "superlink.pid").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return pid if _group(pid) and reachable(place.port) else None
@@ -163,7 +163,9 @@ def flwr(place: Place, *arguments: str) -> dict[str, Any]:
 def register(place: Place) -> None:
     """Tell the SuperLink which keys belong to which sites; once is enough, since its database keeps them."""
     done = place.server / "registered.json"
-    known = json.loads(done.read_text()) if done.exists() and (place.server / "link.db").exists() else []
+    known = (
+        json.loads(done.read_text(encoding="utf-8")) if done.exists() and (place.server / "link.db").exists() else []
+    )
     for site in place.sites:
         if site in known:
             continue

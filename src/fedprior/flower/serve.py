@@ -71,7 +71,7 @@ def _hide_noise(plan: Plan, folder: Path) -> None:
         path = folder.with_name(f"{folder.name}.dp-secret")
         if not path.exists():
             secret(path, secrets.token_hex(32).encode())
-        os.environ[SECRET] = path.read_text()
+        os.environ[SECRET] = path.read_text(encoding="utf-8")
 
 
 def _same(plan: Plan, agreement: Agreement) -> None:

@@ -201,7 +201,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         one = tree.index(down, 0)
         answers = [self.answer(one, data[group]) for group in self.groups(data)]
         logs = {name: torch.cat([own[name] for _, own in answers]) for name in answers[0][1]}
-        return client, tree.cat([up for up, _ in answers]), logs
+        return client, tree.map(mixed.bounded, tree.cat([up for up, _ in answers])), logs
 
     def aggregate(self, server: Server, ups: Up, ids: Tensor) -> Server:
         """The scaling first, then a step of Fisher scoring in every round."""
@@ -256,8 +256,9 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         tables = {
             "fixed effects": effects.fixed(labels, server.point.gamma.numpy(), error.numpy()),
             "deviations between sites": effects.between(labels, L.square().sum(1).sqrt().numpy(), noise),
-            "sites": effects.sites(labels, names.clients, *own),
         }
+        if names.clients:
+            tables["sites"] = effects.sites(labels, names.clients, *own)
         return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()})
 
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
