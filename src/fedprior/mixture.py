@@ -272,9 +272,8 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
     def explain(self, server: Server, personal: Personal, names: Names) -> Explanation:
         """The weights of the experts and the temperature, of all sites together and of each."""
         shares = torch.cat([self.family.shares(server.pool.pi.unsqueeze(0)), personal.shares])
-        weights, temperature = self.family.summary(shares)
         titles = [method.about.title for method in self.parts.values()]
-        return of_mixture(titles, names.clients, weights.numpy(), temperature.numpy())
+        return of_mixture(titles, names.clients, *(part.numpy() for part in self.family.summary(shares)))
 
     @torch.no_grad()
     def predict(self, personal: Personal, x: Tensor, keys: Keys) -> Tensor:

@@ -85,6 +85,7 @@ def _objective(family: Family, rows: Rows, gamma: Tensor, L: Tensor, b: Tensor) 
 
 def _root(H: Tensor, L: Tensor) -> Tensor:
     """The Cholesky factor of I + LᵀHL; nan where inputs are so large that rounding leaves none."""
+    root: Tensor
     root, wrong = torch.linalg.cholesky_ex(torch.eye(len(L), dtype=torch.float64) + L.T @ H @ L)
     root[wrong > 0] = torch.nan
     return root
