@@ -1,0 +1,50 @@
+"""Every tutorial in docs/tutorials runs from top to bottom as a notebook."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).parent.parent
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+
+
+def executed(notebook: Any, place: Path) -> Any:
+    """The notebook with its outputs, run in a kernel of its own whose folder is `place`."""
+    NotebookClient(notebook, timeout=250, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+    return notebook
+
+
+@pytest.fixture(autouse=True)
+def _same_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The kernel imports the package that is tested, and leaves nothing in the user's home."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+
+
+def test_there_are_tutorials() -> None:
+    assert "hospitals.py" in {path.name for path in TUTORIALS}
+
+
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's own
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_runs_as_a_notebook(path: Path, tmp_path: Path) -> None:
+    notebook = jupytext.read(path)
+    assert notebook.cells[0].cell_type == "markdown"
+    found = executed(notebook, tmp_path)
+    cells = [cell for cell in found.cells if cell.cell_type == "code"]
+    assert cells
+    assert all(cell.execution_count is not None for cell in cells)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cell_that_fails_is_seen(tmp_path: Path) -> None:
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        executed(jupytext.reads("# %%\n1 / 0\n", fmt="py:percent"), tmp_path)
