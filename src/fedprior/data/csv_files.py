@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fedprior.data.columns import Kind
 from fedprior.data.reading import read_file, read_folder
 from fedprior.data.schema import Schema
-from fedprior.data.table import Recipe, Table
+from fedprior.data.table import Recipe, Scaling, Table
 from fedprior.errors import FedpriorError, FedpriorWarning
 
 RECIPE: Recipe = {
@@ -22,14 +23,16 @@ RECIPE: Recipe = {
 
 
 def csv(
-    path: Path,
-    target: str,
-    client: str | None = None,
-    missing: Literal["refuse", "median"] = "refuse",
-    scaling: Literal["own", "shared"] = "own",
-    target_kind: Literal["auto", "classes", "number"] = "auto",
-    indicators: bool = False,
-    kinds: Mapping[str, Kind] | None = None,
+    path: Annotated[Path, Field(description="a CSV file, or a folder with one per site")],
+    target: Annotated[str, Field(description="the column to predict")],
+    client: Annotated[str | None, Field(description="the column that names the site")] = None,
+    missing: Annotated[Literal["refuse", "median"], Field(description="what becomes of missing values")] = "refuse",
+    scaling: Scaling = "own",
+    target_kind: Annotated[
+        Literal["auto", "classes", "number"], Field(description="what the target is; auto: decided by its values")
+    ] = "auto",
+    indicators: Annotated[bool, Field(description="add inputs that mark missing values")] = False,
+    kinds: Annotated[Mapping[str, Kind] | None, Field(description="kinds of columns that are guessed wrongly")] = None,
 ) -> Table:
     """Your own CSV data, one file or a folder with one per site: `target` to predict, `client` the site's column.
 

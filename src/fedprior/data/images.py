@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedprior.data import store
 from fedprior.data.registry import register_dataset
@@ -15,7 +16,10 @@ from fedprior.data.table import Recipe, Table
 from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError
 
-Normalise = Literal["channel", "image", "half", "unit", "pixel"]
+Normalise = Annotated[
+    Literal["channel", "image", "half", "unit", "pixel"],
+    Field(description="how pixels are scaled: by published constants, to -1..1 (half), to 0..1 (unit), or per pixel"),
+]
 """(pixel / 255 - mean) / std, where mean and std are
 
 channel: those of the training pixels of each channel (ImageNet's for photographs), as commonly published

@@ -19,7 +19,7 @@ from pydantic import Field
 from fedprior.data.columns import Column, Kind, text
 from fedprior.data.reading import Raw, read
 from fedprior.data.schema import Schema, by_name
-from fedprior.data.table import Recipe, Split, Table
+from fedprior.data.table import Recipe, Scaling, Split, Table
 from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError, FedpriorWarning
 from fedprior.names import on_screen
@@ -51,8 +51,8 @@ def table(
     group: Annotated[str | None, Field(description="a column: rows with the same value are split together")] = None,
     time: Annotated[str | None, Field(description="a column: each site's latest rows are tested on")] = None,
     missing: Annotated[Literal["fill", "refuse"], Field(description="fill in and mark missing values")] = "fill",
-    scaling: Literal["own", "shared"] = "shared",
-    kinds: Kinds = None,
+    scaling: Scaling = "shared",
+    kinds: Annotated[Kinds, Field(description="kinds of columns that are guessed wrongly")] = None,
 ) -> Table:
     """Your own table: CSV, Parquet, Excel, a database, or a folder with one file per site.
 
@@ -73,7 +73,7 @@ def prepared(
     group: str | None,
     time: str | None,
     missing: str,
-    scaling: Literal["own", "shared"],
+    scaling: Scaling,
     kinds: Kinds,
     where: str,
 ) -> Table:

@@ -20,6 +20,7 @@ from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.splits import Shares, cut
 from fedprior.data.sums import Sums
+from fedprior.data.table import Scaling
 from fedprior.data.target import Target
 from fedprior.options import STRICT, check_names, check_truths, check_values, plain_errors
 from fedprior.rng import Key
@@ -36,9 +37,7 @@ class Reading(BaseModel):
     missing: Annotated[Literal["refuse", "median"], Field(description="refuse missing values, or fill them in")] = (
         "refuse"
     )
-    scaling: Annotated[
-        Literal["own", "shared"], Field(description="standardise by each site's own rows, or by sums over all sites")
-    ] = "own"
+    scaling: Scaling = "own"
     validation: Annotated[float, Field(ge=0, lt=1, description="share held out for choosing settings")] = 0.1
     test: Annotated[float, Field(gt=0, lt=1, description="share held out for testing")] = 0.2
     split: Annotated[Literal["stratified", "random"], Field(description="how rows are held out")] = "stratified"

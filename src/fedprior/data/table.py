@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedprior.data.schema import Schema
 from fedprior.data.target import Target
@@ -16,6 +17,9 @@ Recipe = Mapping[str, Mapping[str, Any]]
 """The `model` and the `train` section that suit a data set; for repeated splits also `settings` and `methods`."""
 Split = Literal["stratified", "random", "grouped", "time"]
 """How examples are split, see `splits.HOW`."""
+Scaling = Annotated[
+    Literal["own", "shared"], Field(description="standardise by each site's own rows, or by sums over all sites")
+]
 SGD: Mapping[str, Any] = {"optimizer": "sgd", "lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}
 """pFedFDA's training, for recipes."""
 
@@ -36,7 +40,7 @@ class Table:
     coarse: NDArray[np.int64] | None = None  # [n]  superclasses, which `partition=superclass` makes the labels
     features: tuple[str, ...] = ()  # names of the inputs, which `partition=features` takes
     schema: Schema | None = None  # of the columns that x was made of
-    scaling: Literal["own", "shared"] = "own"  # whose training examples inputs are standardised by
+    scaling: Scaling = "own"  # whose training examples inputs are standardised by
     split: Split = "stratified"  # by default
     units: NDArray[Any] | None = None  # [n]  the group or the time of each example, for such splits
 
@@ -61,7 +65,7 @@ class Clients:
     standardise: bool = False
     impute: bool = False
     schema: Schema | None = None
-    scaling: Literal["own", "shared"] = "own"
+    scaling: Scaling = "own"
     split: Split = "stratified"
     units: Mapping[str, NDArray[Any]] | None = None
 

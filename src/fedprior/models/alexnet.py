@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveInt
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
 from torch import nn
 
 from fedprior.models.cnn import image_channels
@@ -10,7 +12,11 @@ from fedprior.models.layers import ChannelsLast, Norm, classifier, norm
 
 
 def alexnet(
-    shape: tuple[int, ...], outputs: int, *, hidden: PositiveInt = 4096, norm_layer: Norm = "group"
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    hidden: Annotated[PositiveInt, Field(description="width of the two linear layers before the head")] = 4096,
+    norm_layer: Norm = "group",
 ) -> nn.Module:
     """FedBN's AlexNet, FedMAP's network for Office-31, 4,096 features (57,149,535 parameters with 31 outputs).
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Annotated
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 from torch import nn
 
 from fedprior.errors import FedpriorError
@@ -26,7 +27,11 @@ def image_channels(shape: tuple[int, ...], name: str, least: int = 1) -> int:
 
 
 def lenet5(
-    shape: tuple[int, ...], outputs: int, *, padding: NonNegativeInt = 2, norm_layer: Norm = "none"
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    padding: Annotated[NonNegativeInt, Field(description="pixels around the image")] = 2,
+    norm_layer: Norm = "none",
 ) -> nn.Module:
     """LeNet-5 with ReLU and max-pooling.
 

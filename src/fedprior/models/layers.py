@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-Activation = Literal["relu", "leaky_relu", "tanh"]
-Norm = Literal["none", "group", "batch"]
+Activation = Annotated[Literal["relu", "leaky_relu", "tanh"], Field(description="function after each hidden layer")]
+Norm = Annotated[Literal["none", "group", "batch"], Field(description="normalisation after each hidden layer")]
 
 
 def activation(name: Activation, slope: float = 0.01) -> nn.Module:

@@ -22,11 +22,13 @@ def mlp(
     shape: tuple[int, ...],
     outputs: int,
     *,
-    hidden: Annotated[tuple[PositiveInt, ...], Field(max_length=100)] = (100,),
+    hidden: Annotated[tuple[PositiveInt, ...], Field(max_length=100, description="width of each hidden layer")] = (
+        100,
+    ),
     act: Activation = "relu",
-    slope: float = 0.01,
+    slope: Annotated[float, Field(description="of leaky_relu, below zero")] = 0.01,
     norm_layer: Norm = "none",
-    single_logit: bool = False,
+    single_logit: Annotated[bool, Field(description="one output instead of two, for two classes")] = False,
 ) -> nn.Module:
     """Fully connected layers.
 

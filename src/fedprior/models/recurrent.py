@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from fedprior.errors import FedpriorError
@@ -57,12 +58,12 @@ def lstm(
     shape: tuple[int, ...],
     outputs: int,
     *,
-    vocabulary: PositiveInt = 22_764,
-    embedding: PositiveInt = 50,
-    hidden: PositiveInt = 50,
-    features: PositiveInt = 5_000,
-    frozen: bool = True,
-    vectors: str | None = None,
+    vocabulary: Annotated[PositiveInt, Field(description="number of tokens")] = 22_764,
+    embedding: Annotated[PositiveInt, Field(description="length of a token's vector")] = 50,
+    hidden: Annotated[PositiveInt, Field(description="width of an LSTM layer in each direction")] = 50,
+    features: Annotated[PositiveInt, Field(description="inputs of the head")] = 5_000,
+    frozen: Annotated[bool, Field(description="whether the tokens' vectors stay as they are")] = True,
+    vectors: Annotated[str | None, Field(description="safetensors file with the tokens' vectors")] = None,
 ) -> nn.Module:
     """pFedBreD's network for Sent140, 5,000 features (1,116,602 parameters with two outputs).
 

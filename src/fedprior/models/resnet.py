@@ -5,17 +5,21 @@ Convolutions have no bias, since a norm follows each, and start from N(0, 2 / fa
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedprior.models.cnn import image_channels
 from fedprior.models.layers import ChannelsLast, classifier, norm
 
-ResidualNorm = Literal["group", "batch"]
-Shortcut = Literal["zeros", "conv"]
+ResidualNorm = Annotated[Literal["group", "batch"], Field(description="normalisation after each convolution")]
+Shortcut = Annotated[
+    Literal["zeros", "conv"], Field(description="past blocks that double the width: zeros, or a 1×1 convolution")
+]
+WideNorm = Annotated[Literal["group32", "group", "batch"], Field(description="normalisation; group32: 32 groups")]
 
 
 class Conv(nn.Conv2d):
@@ -70,9 +74,7 @@ class Residual(nn.Module):
         return F.relu(self.branch(x) + self.shortcut(x))
 
 
-def resnet18(
-    shape: tuple[int, ...], outputs: int, *, norm_layer: Literal["group32", "group", "batch"] = "group32"
-) -> nn.Module:
+def resnet18(shape: tuple[int, ...], outputs: int, *, norm_layer: WideNorm = "group32") -> nn.Module:
     """pFedFDA's ResNet-18 for TinyImageNet, 512 features (base of 11,167,212 parameters), images of any size.
 
     `group32` is that paper's norm: groups of 32 channels with one scale and one shift per group. With `group` or

@@ -21,9 +21,9 @@ RECIPE: Recipe = {
 
 @register_dataset()
 def noise(
-    shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [20],  # noqa: B006 - never written to
-    classes: Annotated[int, Field(ge=2)] = 10,
-    samples: Annotated[int, Field(ge=1)] = 1000,
+    shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, description="of an input")] = [20],  # noqa: B006
+    classes: Annotated[int, Field(ge=2, description="number of labels")] = 10,
+    samples: Annotated[int, Field(ge=1, description="number of examples")] = 1000,
 ) -> Table:
     """Standard normal inputs of any shape with uninformative labels: for timing, counting and control."""
     check_room("data 'noise'", 3 * 4 * samples * math.prod(shape), "lower data.samples or data.shape")
