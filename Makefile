@@ -7,7 +7,7 @@ FLOWER := $(VENV)-flower/bin
 OUT ?= runs/demo
 SHOWN := local,fedavg,fedavg_ft,fedprox,fedmap,pfedvem,pfedfda,fedbps,pfedbred
 
-.PHONY: demo federation federation-test federation-faults test lint check bench docs clean
+.PHONY: demo federation federation-test federation-faults test lint check bench docs docs-site clean
 
 # torch goes in first and alone, so that no other package can pull another build of it
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -61,5 +61,13 @@ bench: $(BIN)/.installed
 docs: $(BIN)/.installed
 	$(BIN)/python docs/generate.py
 
+# tutorials are executed; a broken link or a missing reference fails
+docs-site: $(BIN)/.docs-installed
+	$(BIN)/python docs/build_site.py
+
+$(BIN)/.docs-installed: $(BIN)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-flower runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-flower runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

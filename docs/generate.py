@@ -8,51 +8,19 @@ fails when a page is out of date.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
-import typing
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
-
-from pydantic.fields import FieldInfo
 
 from fedprior.data.store import RECORDS
 from fedprior.experiment.catalogue import REFERENCE, catalogue
 from fedprior.protocol import METHODS
 from fedprior.report.tables import size
 from fedprior.training import Train
+from website.options import table
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- (\w+):?([\w-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
-RANGES = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-
-
-def options(cls: type[Any]) -> str:
-    """A table of a dataclass's fields: name, default, range, meaning."""
-    lines = ["| option | default | range | meaning |", "|---|---|---|---|"]
-    hints = typing.get_type_hints(cls, include_extras=True)
-    for field in dataclasses.fields(cls):
-        if field.name in ("task", "train"):
-            continue
-        kind, *notes = get_args(hints[field.name]) or (hints[field.name],)
-        info = next((n for n in notes if isinstance(n, FieldInfo)), None)
-        default = (
-            field.default.get_default(call_default_factory=True)
-            if isinstance(field.default, FieldInfo)
-            else field.default
-        )
-        lines.append(f"| `{field.name}` | `{default}` | {_range(kind, info)} | {info.description if info else ''} |")
-    return "\n".join(lines) if len(lines) > 2 else "No options of its own."
-
-
-def _range(kind: Any, info: FieldInfo | None) -> str:
-    if get_origin(kind) is Literal:
-        return ", ".join(f"`{v}`" for v in get_args(kind))
-    if kind is bool:
-        return "`true`, `false`"
-    bounds = [f"{RANGES[k]} {getattr(m, k)}" for m in (info.metadata if info else []) for k in RANGES if hasattr(m, k)]
-    return " and ".join(bounds)
 
 
 def index() -> str:
@@ -81,7 +49,7 @@ def fill(page: str) -> str:
     def block(match: re.Match[str]) -> str:
         kind, name = match[2], match[3]
         if kind == "options":
-            content = options(Train if name == "train" else METHODS[name])
+            content = table(Train if name == "train" else METHODS[name])
         elif kind == "methods":
             content = index()
         elif kind == "data":

@@ -1,0 +1,55 @@
+"""Called by mkdocs while it builds the site.
+
+Formulas become MathML, which needs no script, no fonts and no network. `folder/*.md` in the navigation becomes the
+pages of that folder.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+
+SHIM = "https://unpkg.com/iframe-worker/shim"
+FORMULA = re.compile(
+    r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>',
+    re.DOTALL,
+)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """The HTML of a page with its formulas."""
+    return FORMULA.sub(_formula, content)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """A finished page: what lets the search work without a server is our own, not fetched from elsewhere."""
+    return output.replace(SHIM, f"{'../' * page.url.count('/')}assets/worker.js")
+
+
+def on_config(config: Any) -> Any:
+    """The configuration with its navigation expanded."""
+    config.nav = _expanded(config.nav, Path(config.docs_dir))
+    return config
+
+
+def _expanded(items: list[Any], folder: Path) -> list[Any]:
+    found: list[Any] = []
+    for item in items:
+        if isinstance(item, dict):
+            found.append({k: _expanded(v, folder) if isinstance(v, list) else v for k, v in item.items()})
+        elif "*" in item:
+            pages = sorted(path.relative_to(folder).as_posix() for path in folder.glob(item))
+            found += [page for page in pages if not page.endswith("index.md")]
+        else:
+            found.append(item)
+    return found
+
+
+def _formula(match: re.Match[str]) -> str:
+    shown = "block" if match[2] == "[" else "inline"
+    made = convert(html.unescape(match[3]).strip(), display=shown)
+    return f'<div class="formula">{made}</div>' if shown == "block" else made

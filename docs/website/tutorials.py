@@ -1,0 +1,88 @@
+"""Tutorials: Python files in the percent format, executed as notebooks and shown with what they print and draw."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+from website.charts import embedded
+from website.pages import ROOT
+
+SECONDS = 300
+"""Limit of one cell."""
+KEPT = ROOT / "build" / "notebooks"
+"""Executed notebooks and the files they have left, by the checksum of the tutorial and of all sources."""
+REPORT = "report.html"
+
+
+def page(path: Path, folder: Path) -> str:
+    """The tutorial as Markdown; its pictures, its notebook and its report go to `folder`."""
+    kept = executed(path)
+    notebook = nbformat.read(kept / f"{path.stem}.ipynb", as_version=4)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(kept / f"{path.stem}.ipynb", folder)
+    parts = [_cell(cell, folder, f"{path.stem}-{k}") for k, cell in enumerate(notebook.cells)]
+    head, _, rest = "\n\n".join(parts).partition("\n")
+    links = f"[Download as a notebook]({path.stem}.ipynb)"
+    if (kept / REPORT).exists():
+        shutil.copy(kept / REPORT, folder / f"{path.stem}-{REPORT}")
+        links += f" · [the report that this tutorial writes]({path.stem}-{REPORT})"
+    return f"{head}\n\n{links}\n{rest}\n"
+
+
+def executed(path: Path) -> Path:
+    """The folder of the executed notebook; it is executed only if the tutorial or the library has changed."""
+    kept = KEPT / f"{path.stem}-{_checksum(path)}"
+    if kept.exists():
+        return kept
+    notebook = jupytext.read(path)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    with tempfile.TemporaryDirectory() as place:
+        NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": place}}).execute()
+        kept.mkdir(parents=True)
+        for report in sorted(Path(place).glob(f"runs/*/{REPORT}")):
+            shutil.copy(report, kept)
+    nbformat.write(notebook, kept / f"{path.stem}.ipynb")
+    return kept
+
+
+def _checksum(path: Path) -> str:
+    found = hashlib.sha256(path.read_bytes())
+    for source in sorted((ROOT / "src").rglob("*.py")):
+        found.update(source.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _cell(cell: Any, folder: Path, stem: str) -> str:
+    if cell.cell_type == "markdown":
+        return str(cell.source)
+    parts = [f"```python\n{cell.source}\n```"] if cell.source.strip() else []
+    return "\n\n".join(parts + [_output(output, folder, f"{stem}-{k}") for k, output in enumerate(cell.outputs)])
+
+
+def _output(output: Any, folder: Path, stem: str) -> str:
+    """What a cell has printed or shown."""
+    if output.output_type == "stream":
+        return _text(output.text) if output.name == "stdout" else ""
+    data = output.get("data", {})
+    vega = next((data[kind] for kind in data if kind.startswith("application/vnd.vegalite")), None)
+    if vega is not None:
+        return embedded({key: value for key, value in vega.items() if key not in ("$schema", "config")})
+    if "image/png" in data:
+        (folder / f"{stem}.png").write_bytes(base64.b64decode(data["image/png"]))
+        return f"![Output of the cell above]({stem}.png)"
+    if "text/html" in data:
+        return f'<div class="output">{"".join(line.strip() for line in data["text/html"].splitlines())}</div>'
+    return _text(data.get("text/plain", ""))
+
+
+def _text(text: str) -> str:
+    return f'```text title="Output"\n{text.rstrip()}\n```' if text.strip() else ""
