@@ -31,10 +31,9 @@ def assemble() -> None:
         if path == "README.md":
             continue
         if path.endswith(".py"):
-            text = tutorials.page(ROOT / path, (SOURCE / place).parent)
+            _write(place, tutorials.page(ROOT / path, (SOURCE / place).parent))
         else:
-            text = (ROOT / path).read_text(encoding="utf-8") + papers.drawn(ROOT / path)
-        _write(place, relinked(text, path, place))
+            _write(place, relinked((ROOT / path).read_text(encoding="utf-8"), path, place) + papers.drawn(ROOT / path))
     for place, text in (reference.pages() | {"reproduced/index.md": papers.listing()}).items():
         _write(place, text)
     for path, place in pictures().items():

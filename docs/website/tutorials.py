@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
-import nbformat
 from nbclient import NotebookClient
 
 from website.charts import embedded
-from website.pages import ROOT
+from website.pages import ROOT, relinked
 
-SECONDS = 300
+SECONDS = 250
 """Limit of one cell."""
 KEPT = ROOT / "build" / "notebooks"
 """Executed notebooks and the files they have left, by the checksum of the tutorial and of all sources."""
@@ -26,9 +25,12 @@ REPORT = "report.html"
 def page(path: Path, folder: Path) -> str:
     """The tutorial as Markdown; its pictures, its notebook and its report go to `folder`."""
     kept = executed(path)
-    notebook = nbformat.read(kept / f"{path.stem}.ipynb", as_version=4)
+    notebook = jupytext.read(kept / f"{path.stem}.ipynb")
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(kept / f"{path.stem}.ipynb", folder)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = relinked(cell.source, path.relative_to(ROOT).as_posix(), f"tutorials/{path.stem}.md")
     parts = [_cell(cell, folder, f"{path.stem}-{k}") for k, cell in enumerate(notebook.cells)]
     head, _, rest = "\n\n".join(parts).partition("\n")
     links = f"[Download as a notebook]({path.stem}.ipynb)"
@@ -43,15 +45,21 @@ def executed(path: Path) -> Path:
     kept = KEPT / f"{path.stem}-{_checksum(path)}"
     if kept.exists():
         return kept
-    notebook = jupytext.read(path)
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     with tempfile.TemporaryDirectory() as place:
-        NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": place}}).execute()
+        notebook = run(jupytext.read(path), Path(place))
         kept.mkdir(parents=True)
         for report in sorted(Path(place).glob(f"runs/*/{REPORT}")):
             shutil.copy(report, kept)
-    nbformat.write(notebook, kept / f"{path.stem}.ipynb")
+    jupytext.write(notebook, kept / f"{path.stem}.ipynb")
     return kept
+
+
+def run(notebook: Any, place: Path) -> Any:
+    """The notebook with its outputs, run in a kernel of its own whose folder is `place`."""
+    NotebookClient(
+        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(place)}}
+    ).execute()
+    return notebook
 
 
 def _checksum(path: Path) -> str:
