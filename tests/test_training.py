@@ -105,6 +105,7 @@ def test_budget() -> None:
     assert Train(batch_size=8, epochs=3, steps=0).budget(plain) == Budget(8, steps=0)
     assert Train(batch_size=8, epochs=3).budget(batch_norm) == Budget(8, epochs=3, smallest=2)
     assert Train(batch_size=8, epochs=3).budget(convolution) == Budget(8, epochs=3, together=False)
+    assert Train(batch_size=8, epochs=3, last_batch="drop").budget(plain) == Budget(8, epochs=3, drop=True)
 
 
 def test_lasting() -> None:

@@ -16,7 +16,7 @@ from fedprior.methods._averaging import Up as AveragingUp
 from fedprior.methods._envelope import Up
 from fedprior.protocol import Weights
 from fedprior.rng import Key
-from fedprior.training import Train, descend
+from fedprior.training import Train, descend, descend_head
 from fedprior.wrappers import Optimised
 from support import bound, federation, keys, one_round, rounds, same
 
@@ -34,6 +34,21 @@ def test_no_steps_of_fine_tuning_change_nothing() -> None:
     data = federation()
     plain, tuned = rounds(bound("fedavg", data), data), rounds(bound("fedavg+ft", data, ft={"steps": 0}), data)
     assert (plain.vector() == tuned.vector()).all()
+
+
+def test_fine_tuning_of_the_head_alone_for_epochs() -> None:
+    """Two epochs on features of the personal model's base; the base stays as it was."""
+    data = federation()
+    method = bound("fedavg+ft", data, ft={"part": "head", "epochs": 2, "batch_size": 8})
+    _, down, _, updated, _ = one_round(method, data)
+    tuned = method.personalise(updated, down, data.train, keys(data, "p"))
+    base, head = method.task.split(down.w)
+    train = Train(lr=0.01, batch_size=8, epochs=2)
+    by_hand, _ = descend_head(method.task, train, head, base, data.train, keys(data, "p").fold("ft"))
+    assert isinstance(tuned, Weights)
+    assert list(tuned.w) == list(down.w)
+    assert same(method.task.split(tuned.w)[1], by_hand)
+    assert same(tree.clone(method.task.split(tuned.w)[0]), tree.clone(base))
 
 
 def test_fine_tuning_is_plain_gradient_descent() -> None:

@@ -38,7 +38,11 @@ class Train:
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of SGD")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="added to the gradient, times the weights")] = 0.0
     clip: Annotated[float | None, Field(gt=0, description="largest norm of a client's gradient")] = None
-    batch_size: Annotated[int, Field(ge=1, le=MOST, description="examples per step; the last short batch is kept")] = 50
+    batch_size: Annotated[int, Field(ge=1, le=MOST, description="examples per step")] = 50
+    last_batch: Annotated[
+        Literal["keep", "drop"],
+        Field(description="an epoch's last batch, if it is short: kept, or dropped unless the client has no other"),
+    ] = "keep"
     epochs: Annotated[int, Field(ge=0, le=MOST, description="passes over the client's data per round")] = 5
     steps: Annotated[int | None, Field(ge=0, le=MOST, description="exact steps per round; replaces epochs")] = None
 
@@ -58,8 +62,8 @@ class Train:
         """The length of a local run."""
         if self.batch_size < task.smallest_batch:
             raise FedpriorError("batch normalisation needs batches of two or more examples: raise train.batch_size.")
-        epochs = self.epochs if self.steps is None else None
-        return Budget(self.batch_size, epochs, self.steps, task.smallest_batch, task.stackable)
+        epochs, drop = self.epochs if self.steps is None else None, self.last_batch == "drop"
+        return Budget(self.batch_size, epochs, self.steps, task.smallest_batch, task.stackable, drop)
 
     @property
     def steepest(self) -> float | None:

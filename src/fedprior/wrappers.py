@@ -21,7 +21,7 @@ from fedprior.errors import FedpriorError
 from fedprior.guards import Krum, Median, NormBound, Private, Trimmed
 from fedprior.protocol import About, AnyMethod, Types, Weights
 from fedprior.rng import Key, Keys
-from fedprior.training import Train, descend
+from fedprior.training import Train, descend, descend_head
 from fedprior.tree import Params
 from fedprior.wrapping import Wrapper
 
@@ -37,6 +37,10 @@ class FineTuned(Wrapper):
     steps: Annotated[int, Field(ge=0, description="steps of fine-tuning; 0 changes nothing")] = 20
     lr: Annotated[float, Field(gt=0, description="learning rate of fine-tuning")] = 0.01
     batch_size: Annotated[int, Field(ge=1, description="examples per step")] = 20
+    epochs: Annotated[int | None, Field(ge=0, description="passes over the client's data; replaces steps")] = None
+    part: Annotated[
+        Literal["all", "head"], Field(description="what is fine-tuned: the whole network, or its head behind the base")
+    ] = "all"
 
     def __post_init__(self) -> None:
         if self.inner.types[-1] is not Weights:
@@ -67,8 +71,12 @@ class FineTuned(Wrapper):
     def personalise(self, client: Any, down: Any, data: ClientData, keys: Keys) -> Weights:
         """The inner method's personal model, fine-tuned."""
         own: Weights = self.inner.personalise(client, down, data, keys)
-        train = Train(lr=self.lr, batch_size=self.batch_size, steps=self.steps)
-        return Weights(descend(self.task, train, self.objective, own.w, {}, data, keys.fold("ft"))[0])
+        train = Train(lr=self.lr, batch_size=self.batch_size, steps=self.steps).lasting(self.epochs)
+        if self.part == "all":
+            return Weights(descend(self.task, train, self.objective, own.w, {}, data, keys.fold("ft"))[0])
+        base, head = self.task.split(own.w)
+        tuned = base | descend_head(self.task, train, head, base, data, keys.fold("ft"))[0]
+        return Weights({k: tuned[k] for k in own.w})
 
 
 @dataclass(frozen=True, kw_only=True)

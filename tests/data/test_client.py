@@ -96,6 +96,19 @@ def test_a_budget_of_steps_is_exact_and_continues_across_epochs(sizes: list[int]
         assert times.sum() == whole * n + more * batch_size  # the short batch comes last, so it is not among `more`
 
 
+def test_a_dropped_short_batch_is_another_one_every_epoch() -> None:
+    """Seven examples in batches of three: two batches an epoch, and one example, not always the same, is left out.
+
+    A client with fewer examples than a batch keeps the only one it has.
+    """
+    plan = schedule(numbered([7, 2]), keys_of(2), Budget(3, epochs=20, drop=True))
+    assert plan.counts[:, 0].tolist() == [3] * 40
+    assert plan.counts[:, 1].tolist() == [2] * 20 + [0] * 20
+    epochs = plan.rows[:, 0].reshape(20, 6)
+    assert all(len(set(epoch)) == 6 for epoch in epochs.tolist())
+    assert len({frozenset(range(7)) - frozenset(epoch) for epoch in epochs.tolist()}) > 1
+
+
 def test_the_last_short_batch_is_kept() -> None:
     """7 examples in threes: 3 + 3 + 1."""
     plan = schedule(numbered([7]), keys_of(1), Budget(3, epochs=2))
@@ -121,6 +134,10 @@ def test_a_batch_below_the_smallest_is_skipped() -> None:
         (11, Budget(5, epochs=2), 6),
         (11, Budget(5, epochs=2, smallest=2), 4),
         (12, Budget(5, epochs=2, smallest=2), 6),
+        (11, Budget(5, epochs=2, drop=True), 4),
+        (10, Budget(5, epochs=2, drop=True), 4),
+        (3, Budget(5, epochs=2, drop=True), 2),
+        (1, Budget(5, epochs=2, smallest=2, drop=True), 0),
         (3, Budget(5, epochs=4), 4),
         (1, Budget(5, epochs=4, smallest=2), 0),
         (0, Budget(5, epochs=4), 0),

@@ -93,6 +93,20 @@ def moments(ups: Up) -> tuple[Vector, Vector, Vector, Vector]:
     return share, w, v, share @ w
 
 
+def test_algorithm_1_as_printed_keeps_the_most_certain_weights() -> None:
+    """σ = h: two inputs, the second ten times the first, make h differ by 100, and the mask of half the weights turns.
+
+    As a variance the weight of the small input is uncertain and personal; as printed, that of the large one is.
+    """
+    x = torch.tensor([[0.3, 3.0], [-0.2, -2.0], [0.1, 1.0]], dtype=torch.float64)
+    data = ClientData.single(x, torch.tensor([0, 1, 1]))
+    w = linear(torch.zeros(1, 3, dtype=torch.float64), 2)
+    found = {s: small(2, sigma=s, score="within", p=0.5).variances(w, data) for s in ("variance", "hessian")}
+    h = found["hessian"]["head.weight"][0, 0]
+    assert torch.allclose(h, torch.tensor([0.25 * 0.14, 0.25 * 14.0], dtype=torch.float64))  # Σ x² (p - y)², p = ½
+    assert torch.allclose(found["variance"]["head.weight"][0, 0], 1 / (h + 3 * 5e-4))
+
+
 # The ends: FedAvg and Local
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
-from fedprior.methods.fedmap import FedMAP, Prior, Up
+from fedprior.methods.fedmap import FedMAP, Fixed, Prior, Up
 from fedprior.protocol import Weights
 from fedprior.rng import Key, Keys
 from fedprior.training import Train, descend, value_and_grad
 from support import SIZES, TRAIN, bound, federation, flat, keys, one_round, rounds, same, scalars, with_train
 
-OMEGAS = ("mean", "sum", "per_sample", "num_examples", "uniform")
+OMEGAS = ("mean", "sum", "per_sample", "likelihood", "num_examples", "uniform")
 
 
 def fedmap(data: Any, train: Train = TRAIN, module: nn.Module | None = None, **options: Any) -> FedMAP:
@@ -66,7 +66,7 @@ def test_closed_form_of_the_gaussian_model() -> None:
 
     def objective(w: dict[str, Tensor], centre: dict[str, Tensor], batch: Batch) -> Tensor:
         loss = 0.5 * (X @ w["t"][0] - y).square().mean()
-        return loss[None] + method.energy(w, Prior(centre, {}))
+        return loss[None] + method.energy(w, Prior(centre, {}, {}))
 
     train = Train(lr=0.2, batch_size=100, epochs=2000)
     start, centre = {"t": torch.zeros(1, 3, dtype=torch.float64)}, {"t": gamma[None]}
@@ -172,7 +172,7 @@ def test_fedprox_identity(mu: float) -> None:
 def test_omega_by_hand() -> None:
     """log ω in each mode, recomputed from the mean loss L and the energy R of every client.
 
-    mean: -L - R;  sum: -nL - R;  per_sample: -L - R/n;  num_examples: log n;  uniform: 0.
+    mean: -L - R;  sum: -nL - R;  per_sample: -L - R/n;  likelihood: -L;  num_examples: log n;  uniform: 0.
     """
     data = federation()
     for omega in OMEGAS:
@@ -189,6 +189,7 @@ def test_omega_by_hand() -> None:
                 "mean": -loss - energy,
                 "sum": -n * loss - energy,
                 "per_sample": -loss - energy / n,
+                "likelihood": -loss,
                 "num_examples": math.log(n),
                 "uniform": 0.0,
             }[omega]
@@ -229,6 +230,65 @@ def test_start_from_gamma_forgets_the_client() -> None:
         assert same(a, b) is forgets
 
 
+def test_the_first_release_keeps_its_own_first_layer() -> None:
+    """Without steps, a client ends where it starts: γ, but its own first layer."""
+    data = federation()
+    method = with_train(fedmap(data, start_from="first_layer"), epochs=0)
+    _, down, client, _, _ = one_round(method, data)
+    own = tree.map(lambda leaf: leaf + 0.1, client)
+    found = method.local_update(own, down, data.train, keys(data, "r"))[0].theta
+    first = next(name for name, _ in method.task.module.named_parameters()).rpartition(".")[0]
+    assert {k for k in found if torch.equal(found[k], own.theta[k])} == {f"{first}.weight", f"{first}.bias"}
+    assert all(torch.equal(v, down.gamma[k]) for k, v in found.items() if not k.startswith(first))
+
+
+def test_the_summed_loss_weighs_the_prior_by_one_over_n() -> None:
+    """Eq. 6 is Σ l_i + R; divided by n, its gradient is that of the mean loss plus (θ - γ) / (σ² n).
+
+    The likelihood of Eq. 3 is then that of all examples, n times the mean's logarithm.
+    """
+    data = federation()
+    method = fedmap(data, loss="sum", sigma2=2.0, omega="likelihood")
+    _, down, _, client, up = one_round(method, data)
+    fixed, batch = Fixed(down, data.train.n), next(data.train.batches(100))
+    _, grads = value_and_grad(method.objective, client.theta, fixed, batch)
+    _, plain = value_and_grad(lambda w, _, b: method.task.nll(w, b), client.theta, None, batch)
+    for c, n in enumerate(data.train.size):
+        pull = (client.theta["head.bias"][c] - down.gamma["head.bias"][c]) / (2.0 * n)
+        assert torch.allclose(grads["head.bias"][c], plain["head.bias"][c] + pull, atol=1e-12)
+    assert torch.allclose(up.log_omega, -data.train.n * method.task.data_nll(client.theta, data.train), atol=1e-10)
+
+
+def test_the_convex_prior_without_its_network_is_a_gaussian() -> None:
+    """With f = 0, R = α/2 ‖θ - γ‖² + ε (‖θ‖² + ‖γ‖²)."""
+    data = federation()
+    method = fedmap(data, prior="icnn", icnn_pull=0.5)
+    _, down, _, client, _ = one_round(method, data)
+    silent = down._replace(network=tree.zeros_like(down.network))
+    a, b = ({k: v[2] for k, v in tree_.items()} for tree_ in (client.theta, down.gamma))
+    apart, size = (
+        sum(float(x.square().sum()) for x in parts) for parts in ([a[k] - b[k] for k in a], [*a.values(), *b.values()])
+    )
+    assert float(method.energy(client.theta, silent)[2]) == pytest.approx(0.25 * apart + 1e-4 * size, rel=1e-12)
+    assert not torch.allclose(method.energy(client.theta, down), method.energy(client.theta, silent))
+
+
+def test_the_server_lowers_the_clients_weighted_energy() -> None:
+    """After γ, the networks take steps that lower Σ ω R at the new γ; with none, they stay; they are sent, not kept."""
+    data = federation()
+    for steps in (0, 3):
+        method = fedmap(data, prior="icnn", icnn_steps=steps, icnn_lr=0.01)
+        server, _, _, client, up = one_round(method, data)
+        found = method.aggregate(server, up, torch.arange(len(data)))
+        omega = up.log_omega.softmax(0)
+        before, after = (
+            float((omega * method.energy(client.theta, tree.expand(Prior(found.gamma, {}, net), len(data)))).sum())
+            for net in (server.network, found.network)
+        )
+        assert (after < before) if steps else after == before
+    assert scalars(method.broadcast(found, torch.arange(1))) > 64 * 2 * method.task.size
+
+
 def test_a_stronger_prior_keeps_clients_closer() -> None:
     data = federation()
     gaps = []
@@ -263,7 +323,7 @@ def test_learned_variance_is_maximum_likelihood_in_a_linear_gaussian_model() -> 
     y = 1.5 + rng.normal(size=40) * 0.8 + rng.normal(size=40) * np.sqrt(s2 / n)
     data = federation()
     method = fedmap(data, prior="diagonal", omega="uniform", variance_floor=1e-9)
-    prior = Prior({"t": torch.zeros(1, dtype=torch.float64)}, {"t": torch.full((1,), 9.0, dtype=torch.float64)})
+    prior = Prior({"t": torch.zeros(1, dtype=torch.float64)}, {"t": torch.full((1,), 9.0, dtype=torch.float64)}, {})
     h, ybar = torch.from_numpy(n / s2)[:, None], torch.from_numpy(y)[:, None]
     for _ in range(3000):
         gamma, sigma2 = prior.gamma["t"], prior.variance["t"]

@@ -20,6 +20,7 @@ from fedprior.data.federation import Federation
 from fedprior.data.target import Classes
 from fedprior.engine import Engine
 from fedprior.engine.stack import finite
+from fedprior.errors import FedpriorError
 from fedprior.experiment.participation import Participation
 from fedprior.methods.pfedvem import Client, PFedVEM, Prior, Up
 from fedprior.models import build as build_model
@@ -151,6 +152,27 @@ def test_an_ablation_concerns_the_weight_at_the_server_alone(confidence: str) ->
     whole, other, _ = replace(method, confidence="both").local_update(client, down, data.train, own)
     assert same(tree.clone(updated), tree.clone(whole))
     assert (up.tau != other.tau).all()
+
+
+def test_an_ablation_in_the_prior_too() -> None:
+    """Uncertainty only: A 1, B ¼ in the KL as at the server. The deviation alone diverges there, and is refused."""
+    data = federation(SIZES)
+    arguments = two((1, 0), (2, 1)), widths(1, 0.5), two((0, 0), (0, 0))
+    method = pfedvem(data, confidence="uncertainty_only", ablated="everywhere")
+    for variance in method.variances(*arguments):
+        assert torch.allclose(variance, vector(1, 0.25), rtol=1e-12)
+    with pytest.raises(FedpriorError, match="diverges in the second round: use ablated"):
+        pfedvem(data, confidence="deviation_only", ablated="everywhere")
+
+
+def test_uncertainty_and_deviation_are_logged_in_one_unit() -> None:
+    """√Tr Σ and ‖μ - w‖ after training, whose squares over d add up to next round's ρ² if w does not move."""
+    data = federation(SIZES)
+    method = pfedvem(data)
+    _, down, client, _, _ = one_round(method, data)
+    updated, _, logs = method.local_update(client, down, data.train, keys(data, "r"))
+    rho2, _ = method.variances(updated.mu, updated.pi, down.w)
+    assert torch.allclose((logs["uncertainty"] ** 2 + logs["deviation"] ** 2) / HEAD, rho2, rtol=1e-10)
 
 
 def test_deviation_only_begins_with_equal_weights() -> None:

@@ -149,10 +149,12 @@ class Budget(NamedTuple):
     steps: int | None = None
     smallest: int = 1  # a last batch with fewer examples is skipped: batch normalisation needs two
     together: bool = True  # a step takes the whole stack, or clients run one after another
+    drop: bool = False  # a short last batch is skipped, unless the client has no other
 
     def per_epoch(self, n: int) -> int:
         """Batches in one pass over n examples."""
-        return n // self.batch_size + (n % self.batch_size >= self.smallest and n % self.batch_size > 0)
+        full, rest = divmod(n, self.batch_size)
+        return full + (rest >= max(1, self.smallest) and not (self.drop and full))
 
     def length(self, n: int) -> int:
         """Steps that a client with n examples takes."""
@@ -162,7 +164,7 @@ class Budget(NamedTuple):
 
 
 def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
-    """Reshuffle every epoch and cut it into batches; a short last batch is kept."""
+    """Reshuffle every epoch and cut it into batches."""
     size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size], dtype=np.int64)
     per_epoch = [budget.per_epoch(n) for n in data.size]
     epochs = max((-(-length // max(1, m)) for length, m in zip(lengths.tolist(), per_epoch, strict=True)), default=0)

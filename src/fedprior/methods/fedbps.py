@@ -7,11 +7,12 @@ Luo & Kuruoglu, arXiv 2402.16091 (2024): Algorithm 1, Eqs. 2-5. No code was publ
               mask M = 1 on the share p of all parameters with the largest v                          (Eq. 3)
     client    w_i ← M w_i + (1 - M) w                                                                 (Eq. 4)
 
-Readings of the paper: σ is the inverse of the Hessian (Alg. 1 returns the Hessian itself, which would keep the most
-certain weights personal and does no better than Local); the between-client term has its square, as in Eq. 5 (without
-it, it sums to zero); exactly round(p d) elements are chosen, ties by index. Mixing happens at the client: the message
-is w and the mask as bits. It contains all of w, since a client that joins needs it. A client that is not sampled mixes
-when it is next contacted, with the mask of that time. `score="random"` is the control for any claim about the mask.
+Readings of the paper: σ is the inverse of the Hessian (Alg. 1 returns the Hessian itself, which keeps the most certain
+weights personal); the between-client term has its square, as in Eq. 5 (as printed in Alg. 1, without it, it sums to
+zero). `sigma="hessian"` with `score="within"` is Algorithm 1 as printed; exactly round(p d) elements are chosen, ties
+by index. Mixing happens at the client: the message is w and the mask as bits. It contains all of w, since a client that
+joins needs it. A client that is not sampled mixes when it is next contacted, with the mask of that time.
+`score="random"` is the control for any claim about the mask.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
             json_schema_extra={"alive_with": {"decay": 1.0}},  # otherwise the between-client term is negligible
         ),
     ] = "total"
+    sigma: Annotated[
+        Literal["variance", "hessian"],
+        Field(description="what is large where a weight is personal: 1 / (h + λ) (Eq. 2), or h, as Alg. 1 is printed"),
+    ] = "variance"
     curvature: Annotated[Literal["fisher", "ggn"], Field(description="estimate of the Hessian's diagonal")] = "fisher"
     decay: Annotated[
         float,
@@ -102,10 +107,12 @@ class FedBPS(Method[Server, Weights, Down, Up, Weights]):
         return {k: torch.where(where[k], v, down.w[k]) if k in where else v for k, v in own.items()}
 
     def variances(self, w: Params, data: ClientData) -> Params:
-        """v_i = 1 / (h_i + λ_i) over the client's training data  (Eq. 2)."""
+        """v_i = 1 / (h_i + λ_i) over the client's training data  (Eq. 2), or h_i itself  (Alg. 1 as printed)."""
         if self.score in ("between", "random"):
             return tree.zeros_like(self.task.parameters(w))
         h = diagonal(self.task, w, data, self.curvature)
+        if self.sigma == "hessian":
+            return h
         strength = (data.n * self.decay).to(self.task.dtype)
         return tree.map(lambda leaf: 1 / (leaf + strength.view(-1, *[1] * (leaf.dim() - 1))), h)
 

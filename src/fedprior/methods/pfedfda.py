@@ -9,11 +9,12 @@ McLaughlin & Su, NeurIPS 2024: Algorithm 1, Eqs. 3-9.
     server      means of φ_i and of the interpolated μ_i, Σ_i, weighted by n_i
     prediction  the newest φ_g, statistics of the client's training features, β_i, head: no gradient
 
-Deviations from the authors' code: all training examples are used (theirs drops the last short batch, in evaluation
-too); the ridge is a multiple of the identity (theirs also adds 1e-4 to every entry); β by grid and golden section, not
-by L-BFGS on a clipped argument; by default only the features of the last local epoch are kept, since copies of an
-example in both folds inflate β (`feature_cache="all_epochs"` with `folds_by="copy"` is theirs); covariances are sent as
-triangles; the class prior never leaves the client. `ridge=1` is their value, not the paper's "small ε".
+Deviations from the authors' code: all training examples are used (theirs drops the last short batch, which
+`train.last_batch="drop"` does in training, but not in evaluation, where theirs does too); the ridge is a multiple of
+the identity (theirs also adds 1e-4 to every entry); β by grid and golden section, not by L-BFGS on a clipped argument;
+by default only the features of the last local epoch are kept, since copies of an example in both folds inflate β
+(`feature_cache="all_epochs"` with `folds_by="copy"` is theirs); covariances are sent as triangles; the class prior
+never leaves the client. `ridge=1` is their value, not the paper's "small ε".
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ every method (their check restores only the head).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedprior import tree
@@ -105,8 +105,15 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
     ] = "auto"
     confidence: Annotated[
         Literal["both", "uncertainty_only", "deviation_only"],
-        Field(description="how τ, a client's weight at the server, is computed (ablations; the prior is unchanged)"),
+        Field(description="how τ, a client's weight at the server, is computed (ablations)"),
     ] = "both"
+    ablated: Annotated[
+        Literal["server", "everywhere"],
+        Field(
+            description="what an ablated confidence replaces: the weight at the server, or the prior's precision too",
+            json_schema_extra={"alive_with": {"confidence": "uncertainty_only"}},
+        ),
+    ] = "server"
     base_head: Annotated[
         Literal["sampled", "mean"], Field(description="the heads that the base is trained against")
     ] = "sampled"
@@ -116,6 +123,15 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
     prediction_draws: Annotated[
         int, Field(ge=1, description="heads averaged by bma", json_schema_extra={"alive_with": {"prediction": "bma"}})
     ] = 20
+
+    @model_validator(mode="after")
+    def _the_prior_does_not_collapse(self) -> Self:
+        if self.confidence == "deviation_only" and self.ablated == "everywhere":
+            raise ValueError(
+                "with the deviation alone in the prior, ρ² collapses and training diverges in the second round: use "
+                'ablated="server"'
+            )
+        return self
 
     @property
     def published(self) -> bool:
@@ -130,7 +146,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
     # The model
 
     def variances(self, mu: Params, pi: Params, w: Params) -> tuple[Tensor, Tensor]:
-        """ρ_j² of the prior, one number for the whole head, and 1/τ_j, the same unless ablated, [C] each  (Eq. 8)."""
+        """ρ_j² of the prior, one number for the whole head, and 1/τ_j, [C] each; equal unless ablated  (Eq. 8)."""
         d = sum(leaf[0].numel() for leaf in mu.values())
         spread = torch.stack([F.softplus(p).square().flatten(1).sum(1) for p in pi.values()]).sum(0)
         gap = tree.sqdist(mu, w)
@@ -140,7 +156,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
             "deviation_only": torch.where(gap > 0, gap, spread),  # in the first round μ = w: all clients are equal
         }
         rho2, doubt = ((v / d).clamp(min=SMALLEST) for v in (spread + gap, weighed[self.confidence]))
-        return rho2, doubt
+        return (doubt if self.ablated == "everywhere" else rho2), doubt
 
     def heads(self, mu: Params, sigma: Params, keys: Keys, draws: int) -> Params:
         """Draws μ + σ ε, [C, K, ...], the same for all examples."""
@@ -237,6 +253,7 @@ class PFedVEM(Method[Prior, Client, Prior, Up, Personal]):
             "tau": tau,
             "rho": rho2.sqrt(),
             "deviation": tree.sqdist(mu, down.w).sqrt(),
+            "uncertainty": tree.sqdist(deviations(pi), tree.zeros_like(pi)).sqrt(),  # √Tr Σ, beside ‖μ - w‖
         }
         return Client(mu, pi, base), Up(mu, tau, base, data.n), logs
 
