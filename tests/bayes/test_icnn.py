@@ -36,7 +36,7 @@ def test_two_softplus_layers_by_hand() -> None:
 
 
 def test_it_is_convex_in_both_tensors_together() -> None:
-    """f at a mixture of two points is at most the mixture of f; and the first layers have weights on both sides of 0."""
+    """f at a mixture of two points is at most the mixture of f; first layers have weights of both signs."""
     gen = torch.Generator().manual_seed(1)
     shapes = {"a": (3, 2), "b": (4,)}
     network = icnn.init({k: torch.zeros(s, dtype=torch.float64) for k, s in shapes.items()}, Key.from_seed(4))
