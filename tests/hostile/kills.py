@@ -1,14 +1,16 @@
 """Kill the command at random moments, run it again, and compare with a run that was left alone.
 
-    python tests/hostile/kills.py 200 [SEED]     200 kills; prints what was killed, and whether all is equal
+    python tests/hostile/kills.py 200 [SEED]     200 kills or more, of every command; prints whether all is equal
 
-Every method, every wrapper, comparisons, a reproduced table and Ray take their turns, in an order that the seed
-decides. The whole process group gets SIGKILL, from the first instant on. Then the same command runs again, or
-`fedprior resume` where there is a run to resume. All files must be those of the uninterrupted run, but for times.
+Every method, every wrapper, comparisons of data sets and of a table over repeated splits, a reproduced table and Ray
+take their turns, in an order that the seed decides. The whole process group gets SIGKILL, from the first instant on.
+Then the same command runs again, or `fedprior resume` where there is a run to resume. All files must be those of the
+uninterrupted run, but for times.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -19,15 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "fedprior"]
 DATA = ["--data", "synthetic", "data.clients=4"]
 SHORT = ["--rounds", "12", "--quiet", "chunk=2", "train.epochs=1", "checkpoint_every=1", "eval_every=3"]
-IN_A_ROW = 4
+IN_A_ROW = 3
 """Kills of one command."""
+FEW = 10
+"""Fewer kills than these are a quick look, and not of every command."""
 TABLE = """
 title = "Table 0, a miniature"
 paper = "Somebody (2024)"
@@ -113,7 +116,7 @@ def killed(args: list[str], after: float) -> bool:
 
 def again(args: list[str], out: Path) -> list[str]:
     """What continues a command: `resume` where there is something to resume, else itself."""
-    begun = any((out / name).exists() for name in ("config.toml", "comparison.toml"))
+    begun = any((out / name).exists() for name in ("config.toml", "comparison.toml", "assessment.toml"))
     return ["resume", str(out), "--quiet"] if begun else [*args, "--out", str(out)]
 
 
@@ -150,6 +153,14 @@ def miniature(folder: Path) -> list[str]:
     return ["reproduce", str(path.with_suffix("")), "--scale", "quick", "--seeds", "1", "--quiet", "--workers", "1"]
 
 
+def own_table(folder: Path) -> Path:
+    """A small table of three sites, with a category and gaps."""
+    rows = [f"{'abc'[k % 3]},{k * k % 7},{'' if k % 11 == 0 else k % 5},{'xyz'[k // 3 % 3]},{k % 2}" for k in range(60)]
+    path = folder / "own.csv"
+    path.write_text("\n".join(["site,u,v,w,y", *rows, ""]))
+    return path
+
+
 def commands(drawn: random.Random, folder: Path) -> list[list[str]]:
     """Every kind of command without its output folder, in random order."""
     from fedprior.methods import METHODS
@@ -162,6 +173,21 @@ def commands(drawn: random.Random, folder: Path) -> list[list[str]]:
 
     found = [["run", "--method", name, *drawn.choice([["--no-local"], []]), *more()] for name in names]
     found += [["compare", "--methods", ",".join(drawn.sample(names, 2)), *more()] for _ in range(10)]
+    table = [
+        "compare",
+        str(own_table(folder)),
+        "--site",
+        "site",
+        "--target",
+        "y",
+        "--splits",
+        "2",
+        "checkpoint_every=1",
+    ]
+    found += [
+        [*table, "--methods", ",".join(drawn.sample(names, 2)), "--rounds", "5", "--quiet", "--workers", workers]
+        for workers in ("1", "2", "1", "2", "1", "2")
+    ]
     found += [
         ["run", "--method", name, "--no-local", *DATA, *SHORT, "engine=ray"] for name in ("fedavg", "fedmap", "ditto")
     ]
@@ -170,18 +196,13 @@ def commands(drawn: random.Random, folder: Path) -> list[list[str]]:
     return found
 
 
-def endless(drawn: random.Random, folder: Path) -> Iterator[list[str]]:
-    """All commands, again and again."""
-    while True:
-        yield from commands(drawn, folder)
-
-
 def main() -> None:
-    """So many kills as the first argument says."""
+    """At least as many kills as the first argument says, and of all commands."""
     wanted, drawn = int(sys.argv[1]), random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     count = trials = failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        for args in endless(drawn, Path(folder)):
+        every = commands(drawn, Path(folder))
+        for args in itertools.cycle(every):
             place = Path(folder) / "trial"
             place.mkdir()
             try:
@@ -193,7 +214,7 @@ def main() -> None:
             finally:
                 trials += 1
                 shutil.rmtree(place)
-            if count >= wanted:
+            if count >= wanted and (trials >= len(every) or wanted < FEW):
                 break
     print(f"{count} kills of {trials} commands, {failures} failures")
 

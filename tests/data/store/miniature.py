@@ -166,8 +166,8 @@ class Server:
 
     def source(self, *, wrong: str = "") -> Url:
         """All its files with their checksums; that of one may be made wrong."""
-        md5 = {name: hashlib.md5(content).hexdigest() for name, content in self.files.items()}
-        return Url(self.base, tuple(Remote(name, "0" * 32 if name == wrong else md5[name]) for name in self.files))
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
+        return Url(self.base, tuple(Remote(name, "0" * 64 if name == wrong else sums[name]) for name in self.files))
 
     def ranges_asked(self, name: str) -> list[str | None]:
         return [span for file, span in self.asked if file == name]

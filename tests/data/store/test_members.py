@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from data.store.miniature import tar, write, zipped
 from fedprior.data.store import members as module
-from fedprior.data.store.members import members
+from fedprior.data.store.members import digest, members
 from fedprior.errors import FedpriorError
 
 
@@ -29,6 +30,18 @@ def refusal(*paths: Path) -> str:
 
 
 FILES = {"a": b"first", "sub/b": b"second" * 2000}
+
+
+def test_a_digest_is_of_the_content(tmp_path: Path) -> None:
+    """Not of the container or of its outermost folder; a byte, a name or a file more is another digest."""
+
+    def packed(name: str, files: dict[str, bytes], pack: Callable[[dict[str, bytes]], bytes] = zipped) -> str:
+        return digest(write(tmp_path / name, {"archive": pack({f"{name}/{k}": v for k, v in files.items()})}))
+
+    one = packed("one", FILES)
+    assert packed("two", FILES, tar) == one
+    others = [FILES | {"a": b"First"}, {"A": FILES["a"], "sub/b": FILES["sub/b"]}, FILES | {"c": b""}]
+    assert one not in {packed(f"other{k}", files) for k, files in enumerate(others)}
 
 
 @pytest.mark.parametrize("wrap", [lambda b: b, gzip.compress, bz2.compress, lzma.compress])

@@ -13,7 +13,8 @@ import pytest
 from data.store.miniature import FILES, FIRST, Server, digits, idx_files, mini, refusal, use, whole, write
 from fedprior.data import store
 from fedprior.data.store import RECORDS, layout
-from fedprior.data.store.record import Npm
+from fedprior.data.store.members import digest
+from fedprior.data.store.record import Npm, Remote, Url
 
 # Where, and what
 
@@ -163,6 +164,18 @@ def test_files_that_decode_to_something_else(data: Path, monkeypatch: pytest.Mon
         use(monkeypatch, server.source(), checksums={"y_test": "0" * 64})
         assert "values are not the published ones" in refusal(store.fetch, "mnist")
     assert not list((data / ".part" / "mnist").iterdir())
+
+
+def test_a_content_that_is_not_the_published_one(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive that is packed for every download has no checksum of its own, but its members have."""
+    with Server(dict(FILES)) as server:
+        files = tuple(Remote(name) for name in FILES)
+        right = digest(write(data / "there", dict(FILES)))
+        use(monkeypatch, Url(server.base, files, "0" * 64))
+        assert "its files are not the published ones and were deleted" in refusal(store.fetch, "mnist")
+        assert not list((data / ".part" / "mnist").iterdir())
+        use(monkeypatch, Url(server.base, files, right))
+        assert store.fetch("mnist").source == server.base
 
 
 def test_what_can_only_be_imported() -> None:

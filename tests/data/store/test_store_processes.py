@@ -22,7 +22,7 @@ from data.store.miniature import tiny_mnist
 from fedprior.data.store import RECORDS, download, fetch
 from fedprior.data.store.record import Remote, Url
 download.TIMEOUT = 60  # a busy machine may take long to start the other process
-files = tuple(Remote(name, md5) for name, md5 in {files!r})
+files = tuple(Remote(name, checksum) for name, checksum in {files!r})
 RECORDS["mnist"] = tiny_mnist(Url({base!r}, files))
 print("started", flush=True)
 print(fetch("mnist", progress=lambda *step: print(*step, flush=True)).source, flush=True)

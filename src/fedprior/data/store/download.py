@@ -102,11 +102,9 @@ def download(url: str, file: Remote, folder: Path, progress: Progress) -> Path:
 
 
 def _is(file: Remote, path: Path) -> bool:
-    """Whether the file's checksum is the published one."""
-    kind = "sha256" if len(file.checksum) == 64 else "md5"
+    """Whether the file's SHA-256 is the published one."""
     with path.open("rb") as content:
-        found = hashlib.file_digest(content, lambda: hashlib.new(kind, usedforsecurity=False))
-    return found.hexdigest() == file.checksum
+        return hashlib.file_digest(content, "sha256").hexdigest() == file.checksum
 
 
 def _transfer(part: _Part, file: Remote, progress: Progress) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import tarfile
 import zipfile
@@ -84,6 +85,20 @@ def members(paths: Iterable[Path]) -> Iterator[Member]:
             seen.add(file.resolve())
             with _plain_errors(str(file)), file.open("rb") as stream:
                 yield from _expand(file.relative_to(path.parent).as_posix(), stream)
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """SHA-256 over the contents and paths of all members, without the outermost folder.
+
+    It is the same however an archive is packed and whatever its own folder is called.
+    """
+    found = []
+    for member in members(paths):
+        with _plain_errors(member.path):
+            member.file.seek(0)
+            content = hashlib.file_digest(member.file, "sha256").hexdigest()  # type: ignore[arg-type]  # any stream
+        found.append(f"{content} {'/'.join(PurePosixPath(member.path).parts[1:])}")
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
 
 
 @contextmanager

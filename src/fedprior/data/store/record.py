@@ -1,6 +1,6 @@
 """What a data set is, what it must look like and where it can be obtained: plain records, no behaviour.
 
-Checksums of files are their publishers'; those of arrays were computed from the complete, canonical data.
+Checksums of files are from public records; those of arrays were computed from the complete, canonical data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Remote:
     """One file at a web address. Decoded examples are checked as well."""
 
     name: str
-    checksum: str = ""  # MD5 or, if it is that long, SHA-256; publishers mostly give the former, if anything
+    checksum: str = ""  # SHA-256; empty where the bytes change between downloads, and `Url.content` decides
     size: int | None = None  # bytes, where known: an error page is noticed before it is downloaded
     most: int = 1 << 30  # bytes at which a download of unknown size is given up
 
@@ -28,6 +28,7 @@ class Url:
 
     base: str
     files: tuple[Remote, ...]
+    content: str = ""  # `members.digest` of the files, for archives that are packed anew for every download
 
     def __str__(self) -> str:
         return self.base
