@@ -75,7 +75,10 @@ def multiplied(grads: Params, factors: dict[str, Factors]) -> Params:
     """The gradients with their factors multiplied out."""
     for name, (products, pulls) in factors.items():
         shares = [g.transpose(1, 2) @ x for g, x in products] + [_wide(s, d) * d for s, d in pulls]
-        grads[name] = sum(shares, start=grads.get(name, torch.zeros_like(shares[0])))
+        total = grads[name] + shares.pop(0) if name in grads else shares.pop(0)
+        for share in shares:
+            total += share
+        grads[name] = total
     return grads
 
 
@@ -99,15 +102,16 @@ class SGD(NamedTuple):
     @torch.no_grad()
     def update(self, w: Params, grads: Params, state: OptState, factors: dict[str, Factors] | None = None) -> None:
         """One step in place."""
-        factors, plain = factors or {}, self.momentum == 0 and self.clip is None
-        if not plain:
-            grads = multiplied(grads, factors)
-        if grads:
-            weights, gradients = _aligned(w, grads if self.clip is None else clipped(grads, self.clip))
+        factors = factors or {}
+        if self.clip is not None:
+            grads, factors = clipped(multiplied(grads, factors), self.clip), {}
+        dense = {k: g for k, g in grads.items() if not self.momentum or k not in factors}
+        if dense:
+            weights, gradients = _aligned(w, dense)
             torch._fused_sgd_(
                 weights,
                 gradients,
-                [state.first[k] for k in grads] if self.momentum else [],
+                [state.first[k] for k in dense] if self.momentum else [],
                 weight_decay=self.weight_decay,
                 momentum=self.momentum,
                 lr=self.lr,
@@ -116,16 +120,32 @@ class SGD(NamedTuple):
                 maximize=False,
                 is_first_step=False,
             )
-        if plain:  # multiply the factors into the weights: no tensor for the gradient at all
-            for name, (products, pulls) in factors.items():
-                target, keep = w[name], 1.0 if name in grads else 1 - self.lr * self.weight_decay
-                for g, x in products:
-                    target.baddbmm_(g.transpose(1, 2), x, beta=keep, alpha=-self.lr)
-                    keep = 1.0
-                if keep != 1:
-                    target.mul_(keep)
-                for s, d in pulls:
-                    target.addcmul_(d, _wide(s, d), value=-self.lr)
+        for name, terms in factors.items():
+            if self.momentum:
+                self._with_momentum(w[name], state.first[name], grads.get(name), terms)
+            else:  # multiply the factors into the weights: no tensor for the gradient at all
+                keep = 1.0 if name in grads else 1 - self.lr * self.weight_decay
+                _add_factors(w[name], terms, keep, -self.lr)
+
+    def _with_momentum(self, w: Tensor, velocity: Tensor, dense: Tensor | None, terms: Factors) -> None:
+        """The same with the factors multiplied into the momentum."""
+        _add_factors(velocity, terms, self.momentum, 1.0)
+        if dense is not None:
+            velocity.add_(dense)
+        if self.weight_decay:
+            velocity.add_(w, alpha=self.weight_decay)
+        w.add_(velocity, alpha=-self.lr)
+
+
+def _add_factors(target: Tensor, terms: Factors, keep: float, scale: float) -> None:
+    """target ← keep · target + scale · (the sum of the terms), in place."""
+    for g, x in terms.products:
+        target.baddbmm_(g.transpose(1, 2), x, beta=keep, alpha=scale)
+        keep = 1.0
+    if keep != 1:
+        target.mul_(keep)
+    for s, d in terms.pulls:
+        target.addcmul_(d, _wide(s, d), value=scale)
 
 
 class Adam(NamedTuple):

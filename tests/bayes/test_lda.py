@@ -382,6 +382,41 @@ def test_pack_by_hand() -> None:
 # The minimum of a function of β
 
 
+def test_minimise_looks_at_24_points() -> None:
+    """Eleven of the grid, two for the first section, one for each of the other 11: log 0.005 / log 0.618 = 11.01."""
+    seen: list[Tensor] = []
+
+    def objective(b: Tensor) -> Tensor:
+        seen.append(b)
+        return (b - 0.43).square()
+
+    lda.minimise(objective, 1)
+    assert len(seen) == 11 + 2 + 11
+
+
+def test_a_common_basis() -> None:
+    """Pᵀ A P = I and Pᵀ B P = diag λ; the inverse of any mixture follows; equal matrices have λ = 1 exactly."""
+    rng = np.random.default_rng(0)
+    A, B = (torch.from_numpy(m @ m.transpose(0, 2, 1) + 0.1 * np.eye(6)) for m in rng.normal(size=(2, 3, 6, 6)))
+    B[2] = A[2]
+    P, values = lda.common_basis(A, B)
+    assert torch.allclose(P.transpose(1, 2) @ A @ P, torch.eye(6, dtype=torch.float64).expand(3, 6, 6), atol=1e-12)
+    assert torch.allclose(P.transpose(1, 2) @ B @ P, torch.diag_embed(values), atol=1e-10)
+    assert torch.equal(values[2], torch.ones(6, dtype=torch.float64))
+    inverse = P / (0.3 + 0.7 * values).unsqueeze(1) @ P.transpose(1, 2)
+    assert torch.allclose(inverse, torch.linalg.inv(0.3 * A + 0.7 * B), rtol=1e-9, atol=1e-9)
+
+
+def test_compact_keeps_the_real_rows_in_order() -> None:
+    """Rows 1 and 3 of the first client and row 2 of the second: two columns, the second's last is padding."""
+    z = torch.arange(8, dtype=torch.float64).view(2, 4, 1)
+    real = torch.tensor([[False, True, False, True], [False, False, True, False]])
+    found = lda.compact(Sample(z, torch.arange(8).view(2, 4), real))
+    assert found.real.tolist() == [[True, True], [True, False]]
+    assert found.z[found.real].flatten().tolist() == [1, 3, 6]
+    assert found.y[found.real].tolist() == [1, 3, 6]
+
+
 def valley(at: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda b: (b - at).square()
 

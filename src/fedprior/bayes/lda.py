@@ -89,10 +89,33 @@ def interpolate(own: Statistics, prior: Statistics, beta: Tensor) -> Statistics:
     return Statistics(torch.lerp(prior.mean, own.mean, b_mean), torch.lerp(prior.covariance, own.covariance, b_cov))
 
 
+def common_basis(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """P [C, d, d] and λ [C, d] with Pᵀ A P = I and Pᵀ B P = diag λ, for positive definite A and B.
+
+    So ((1-β) A + β B)⁻¹ = P diag(1 / (1 - β + β λ)) Pᵀ for every β. Equal matrices have λ = 1 exactly.
+    """
+    L = torch.linalg.cholesky(first)
+    half = torch.linalg.solve_triangular(L, second, upper=False)
+    values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(L, half.transpose(1, 2), upper=False))
+    values = values.masked_fill((first == second).all(2).all(1, keepdim=True), 1.0)
+    return torch.linalg.solve_triangular(L.transpose(1, 2), vectors, upper=True), values
+
+
+def compact(sample: Sample) -> Sample:
+    """The real rows alone, in their order, padded to the longest client's."""
+    order = (~sample.real).byte().argsort(dim=1, stable=True)[:, : int(sample.real.sum(1).max())]
+    wide = order.unsqueeze(2).expand(-1, -1, sample.z.shape[2])
+    return Sample(sample.z.gather(1, wide), sample.y.gather(1, order), sample.real.gather(1, order))
+
+
 def cross_entropy(stats: Statistics, log_prior: Tensor, sample: Sample, shrinkage: float) -> Tensor:
     """Mean -log p(y | z) of each client's real rows under the model, [C]."""
-    W, b = head(stats, log_prior, shrinkage)
-    log_p = F.log_softmax(torch.baddbmm(b.unsqueeze(1), sample.z, W.transpose(1, 2)), dim=-1)
+    return linear_loss(*head(stats, log_prior, shrinkage), sample)
+
+
+def linear_loss(weight: Tensor, bias: Tensor, sample: Sample) -> Tensor:
+    """Mean -log p(y | z) of each client's real rows under the linear classifier W [C, K, d], b [C, K]; [C]."""
+    log_p = F.log_softmax(torch.baddbmm(bias.unsqueeze(1), sample.z, weight.transpose(1, 2)), dim=-1)
     own = -log_p.gather(2, sample.y.unsqueeze(2)).squeeze(2) * sample.real
     return own.sum(1) / sample.real.sum(1).clamp(min=1)
 
@@ -117,10 +140,16 @@ def minimise(objective: Callable[[Tensor], Tensor], clients: int, tolerance: flo
         look(torch.full((clients,), step / 10, dtype=torch.float64))
     low, high = (best - 0.1).clamp(min=0), (best + 0.1).clamp(max=1)
     golden = (5**0.5 - 1) / 2
-    for _ in range(math.ceil(math.log(tolerance / 0.2) / math.log(golden))):  # the same number for every client
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        smaller = look(left) < look(right)
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = look(left), look(right)
+    for _ in range(math.ceil(math.log(tolerance / 0.2) / math.log(golden)) - 1):  # the same number for every client
+        smaller = at_left < at_right
         low, high = torch.where(smaller, low, left), torch.where(smaller, right, high)
+        kept, at_kept = torch.where(smaller, left, right), torch.where(smaller, at_left, at_right)
+        new = low + high - kept  # the inner point that the golden ratio does not hand on
+        at_new = look(new)
+        left, right = torch.where(smaller, new, kept), torch.where(smaller, kept, new)
+        at_left, at_right = torch.where(smaller, at_new, at_kept), torch.where(smaller, at_kept, at_new)
     return best
 
 
