@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -83,12 +83,13 @@ class Keys:
     """One key per client of a stack, and the run's root key, which all clients share.
 
     Tags are remembered by `fold` and hashed on the first draw: a loop that folds a key per step costs nothing when
-    the step draws nothing.
+    the step draws nothing, and hashes what its steps have in common once.
     """
 
     root: Key
     origin: tuple[int, ...]
     tags: tuple[str | int, ...] = ()
+    parent: Keys | None = field(default=None, compare=False, repr=False)  # whose tags these begin with
 
     @classmethod
     def of(cls, root: Key, clients: Sequence[str]) -> Keys:
@@ -100,24 +101,31 @@ class Keys:
 
     def __getitem__(self, rows: slice | Sequence[int]) -> Keys:
         origin = self.origin[rows] if isinstance(rows, slice) else tuple(self.origin[i] for i in rows)
-        return replace(self, origin=origin)
+        return Keys(self.root, origin, self.tags)
 
     def fold(self, *tags: str | int) -> Keys:
         """Each client's key for a narrower purpose."""
-        return replace(self, tags=self.tags + tags)
+        return Keys(self.root, self.origin, self.tags + tags, self)
+
+    @cached_property
+    def _words(self) -> NDArray[np.uint64]:
+        above = self.parent
+        words = np.array(self.origin, dtype=np.uint64) if above is None else above._words
+        for tag in self.tags if above is None else self.tags[len(above.tags) :]:
+            words = _mix_all(words ^ np.uint64(_word(tag)))
+        return words
 
     @cached_property
     def each(self) -> tuple[Key, ...]:
         """The keys, one per client: `Key.fold` for the whole stack at once."""
-        words = np.array(self.origin, dtype=np.uint64)
-        for tag in self.tags:
-            words = _mix_all(words ^ np.uint64(_word(tag)))
-        return tuple(Key(word) for word in words.tolist())
+        return tuple(Key(word) for word in self._words.tolist())
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.each)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Standard normal draws [C, *shape], each client from its own stream."""
-        generator = torch.Generator()
-        return torch.stack([torch.randn(shape, generator=key.seed(generator), dtype=dtype) for key in self])
+        draws, generator = torch.empty(len(self), *shape, dtype=dtype), torch.Generator()
+        for row, key in zip(draws.unbind(), self, strict=True):
+            row.normal_(generator=key.seed(generator))
+        return draws
