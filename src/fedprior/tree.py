@@ -118,12 +118,13 @@ class _SquaredDistance(torch.autograd.Function):
         if torch.is_grad_enabled():  # second derivatives are wanted: the gaps must be in the graph
             gaps = [a - b for a, b in zip(both[:half], both[half:], strict=True)]
         ours: list[Tensor | None] = []
+        twice = 2 * grad
         for gap, pulls, need in zip(gaps, ctx.kept, ctx.needs_input_grad[1:], strict=False):
             if need and pulls is not None:  # left to the optimiser, see `models.stack.keep_factors`
-                pulls.append((2 * grad, gap))
-            ours.append(_scaled(2 * grad, gap) if need and pulls is None else None)
+                pulls.append((twice, gap))
+            ours.append(_scaled(twice, gap) if need and pulls is None else None)
         needs = ctx.needs_input_grad[1 + half :]
-        theirs = [_scaled(-2 * grad, gap) if need else None for gap, need in zip(gaps, needs, strict=True)]
+        theirs = [_scaled(-twice, gap) if need else None for gap, need in zip(gaps, needs, strict=True)]
         return (None, *ours, *theirs)
 
 

@@ -144,6 +144,21 @@ def test_more_workers_than_stacks() -> None:
     assert (logs["loss"] > 0).all()
 
 
+def test_a_single_stack_is_trained_in_this_process() -> None:
+    """Workers cannot help with one job: nothing is sent to them (here they are dead), and the result is the same."""
+    data = federation(sizes=(10, 12))
+    found = []
+    for workers in (1, 2):
+        with Engine(bound("fedavg", data), data, 0, workers=workers, chunk=2) as running:
+            if isinstance(running.runner, Pool):
+                for process in running.runner.processes:
+                    process.kill()
+                    process.join()
+            running.round(0, running.everyone, running.everyone)
+            found.append(running.server)
+    assert same(*found)
+
+
 ORPHANAGE = """
 import sys, time
 sys.path.insert(0, {tests!r})
