@@ -158,14 +158,29 @@ def test_wrong_usage_is_one_sentence_too(args: tuple[str, ...], words: tuple[str
     refused(call(*args), *words)
 
 
-def test_the_command_alone_prints_its_help(call: Call) -> None:
-    """To a person, and with an exit code that says that nothing was done."""
-    found = call()
-    assert found.code == 2
-    assert "reproduce" in found.out
-    assert found.err == ""
-    assert call.good("--help").out.strip() == found.out.strip()
+def test_the_command_alone_greets_with_examples_that_parse(call: Call) -> None:
+    """Three, of commands that exist, with options that they have."""
+    found = call.good()
+    examples = [line.split()[1:] for line in found.out.splitlines() if line.startswith("  fedprior ")]
+    assert len(examples) == 3
+    for name, *words in examples:
+        told = call.good(name, "--help").out
+        assert [word for word in words if word.startswith("--") and word not in told] == []
     assert call.good("--version").out == f"fedprior {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "command"),
+    [
+        (("run", "--method", "fedmp", "--data", "digits"), "fedprior methods"),
+        (("run", "--method", "fedmap", "--data", "digitss"), "fedprior data list"),
+        (("reproduce", "fedmap/table99"), "fedprior papers"),
+    ],
+)
+def test_an_error_names_the_command_to_run_next(args: tuple[str, ...], command: str, call: Call) -> None:
+    found = call(*args)
+    assert found.code == 2
+    assert found.err.strip().endswith(f"See `{command}`.")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fedprior import __version__
 from fedprior.cli import after, data, federation, papers, reporting
 from fedprior.cli.arguments import Data, File, Json, Options, Out, Quiet, Rounds, Seed, Workers, WritePage, sections
 from fedprior.cli.compare import compare
+from fedprior.cli.doctor import doctor
 from fedprior.cli.finish import finish, free
 from fedprior.cli.screen import loading, replace_unknown, screen
 from fedprior.cli.signals import SAME, handled
@@ -24,10 +25,19 @@ from fedprior.names import visible
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer has it, but exports this child of it only
 
+LISTS = {
+    "unknown method": "fedprior methods",
+    "the run names no method": "fedprior methods",
+    "unknown dataset": "fedprior data list",
+    "unknown partition": "fedprior data list",
+    "the run names no data": "fedprior data list",
+    "unknown table": "fedprior papers",
+}
+"""The beginning of an error, and the command to run next."""
 app = typer.Typer(
     name="fedprior",
     help="Personalised federated learning with Bayesian methods: one personal model per site, by sharing a prior.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -35,6 +45,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")
 app.command("compare")(compare)
 app.command("tune")(tune)
+app.command("doctor")(doctor)
 papers.register(app)
 after.register(app)
 reporting.register(app)
@@ -58,7 +69,7 @@ def main() -> None:
                 app(standalone_mode=False, prog_name="fedprior")
             )  # otherwise the parser draws boxes around its errors
         except (FedpriorError, OSError) as error:
-            told = str(error if isinstance(error, FedpriorError) else of_the_disk(error))
+            told = _with_next(str(error if isinstance(error, FedpriorError) else of_the_disk(error)))
         except UnicodeEncodeError as error:
             told = _unnameable(error)
         except (MemoryError, RuntimeError) as error:
@@ -73,6 +84,12 @@ def main() -> None:
         if told:
             Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {told}", markup=False, emoji=False)
         sys.exit(2)
+
+
+def _with_next(told: str) -> str:
+    """An error with the command that lists what there is, where one does."""
+    command = next((command for words, command in LISTS.items() if told.startswith(words)), None)
+    return told if command is None else f"{told} See `{command}`."
 
 
 def _usage(error: Any) -> str:
@@ -94,11 +111,27 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+GREETING = """fedprior: one personal model per site, from data that never leaves the site.
+
+Try it on data that is built in (one minute):
+  fedprior compare --methods fedmap,pfedvem --data digits data.clients=10 --rounds 10 --out runs/first
+
+Your own table, with one row per case and a column that names the site:
+  fedprior compare patients.csv --site hospital --target outcome --out runs/hospitals
+
+A table of a paper, its numbers beside ours:
+  fedprior reproduce fedmap/table1 --scale quick
+
+`fedprior --help` lists all commands; `fedprior doctor` says what is installed."""
+
+
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(GREETING)
 
 
 @app.command()
