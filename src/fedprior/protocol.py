@@ -203,23 +203,29 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
     @abstractmethod
     def broadcast(self, server: S, ids: Tensor) -> D:
-        """What the clients `ids` receive: one message for all, or a stack if `about.personal_downlink`."""
+        """What the clients `ids` [C] receive: one message for all, or a stack [C, ...] if `hints.personal_downlink`."""
 
     @abstractmethod
     def init_client(self, down: D, data: ClientData, keys: Keys) -> C:
-        """The state of clients that join now: at their first round, or after training has ended."""
+        """The state [C, ...] of clients that join now: at their first round, or after training has ended.
+
+        `data` are their training examples; `keys`, one per client, are for what is drawn.
+        """
 
     @abstractmethod
     def local_update(self, client: C, down: D, data: ClientData, keys: Keys) -> tuple[C, U, Logs]:
-        """One round at the clients. Personal state is never in the uplink."""
+        """One round at the clients: new states [C, ...], uplinks [C, ...], and numbers to log, each [C].
+
+        Personal state is never in the uplink; `client` and `down` are not written to; `keys` differ in every round.
+        """
 
     @abstractmethod
     def aggregate(self, server: S, ups: U, ids: Tensor) -> S:
-        """The new prior from the uplinks of the clients that report."""
+        """The new prior from the uplinks `ups` [C, ...] of the clients `ids` [C] that report."""
 
     @abstractmethod
     def personalise(self, client: C, down: D, data: ClientData, keys: Keys) -> P:
-        """The model each client predicts with, given its state and the newest message. Has no side effects.
+        """The model [C, ...] each client predicts with, given its state and the newest message. Has no side effects.
 
         With `uses_validation`, the client's validation examples are in `data.validation`, as in `local_update`.
         """

@@ -31,7 +31,17 @@ MOST = 10**9
 @one_sentence("train")
 @dataclass(frozen=True, config=STRICT)
 class Train:
-    """How a client trains in one round. The optimiser starts afresh every round."""
+    """How a client trains in one round. The optimiser starts afresh every round.
+
+    Example:
+        >>> from fedprior import Train
+        >>> Train(lr=0.1, epochs=2).lasting(5).epochs
+        5
+        >>> Train(lr=-1)
+        Traceback (most recent call last):
+        ...
+        fedprior.errors.FedpriorError: train: lr = -1 is not valid: input should be greater than 0.
+    """
 
     optimizer: Annotated[Literal["sgd", "adam"], Field(description="gradient descent or Adam")] = "sgd"
     lr: Annotated[float, Field(gt=0, description="learning rate")] = 0.01
@@ -151,9 +161,20 @@ def descend(
     keys: Keys,
     optimizer: Optimizer | None = None,
 ) -> tuple[Params, Tensor]:
-    """Train every client of a stack from `w`; returns the new weights and the mean objective over the steps, [C].
+    """Train every client of a stack by gradient descent.
 
-    `w` may be a part of a network: anything else that the objective needs goes into `fixed`.
+    Args:
+        task: The network and its likelihood.
+        train: Optimiser and budget.
+        objective: (weights, fixed, batch) -> what each client minimises, [C].
+        w: Where to start, [C, ...]: all weights, or a part of them.
+        fixed: Whatever else the objective needs, [C, ...]; it is not changed.
+        data: The clients' examples.
+        keys: One per client; they determine the order of examples.
+        optimizer: Replaces that of `train`.
+
+    Returns:
+        The new weights, and the mean objective over the steps, [C].
     """
     optimizer, budget, buffers = optimizer or train.make(), train.budget(task), task.buffers
 

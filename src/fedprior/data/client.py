@@ -196,8 +196,16 @@ def fold(
 ) -> Carry:
     """Run `carry = step(carry, fixed, batch, keys)` over each client's batches.
 
-    `carry` and `fixed` are stacks. The carry is copied once, so a step may write to the one it is given; `fixed` is
-    never copied. Clients that finish early leave the stack, so a step sees a prefix of it.
+    Args:
+        step: One step of all clients that still train. It may write to the carry that it is given.
+        carry: What changes from step to step, a stack [C, ...]; it is copied once, before the first step.
+        fixed: What a step needs and does not change, a stack; it is never copied.
+        data: The clients' examples.
+        keys: One per client; they determine the order of examples.
+        budget: Batch size and number of steps. Clients that finish early leave the stack: a step sees a prefix of it.
+
+    Returns:
+        The last carry of every client, [C, ...].
     """
     if not budget.together and len(data) > 1:
         singles = [slice(c, c + 1) for c in range(len(data))]

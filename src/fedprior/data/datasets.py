@@ -28,7 +28,25 @@ SPLIT_OPTIONS = tuple(Shares.model_fields)
 
 
 def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
-    """The federation called `name`; options are the data set's, its partition's and the sizes of the splits."""
+    """A federation by name.
+
+    Args:
+        name: One of `fedprior data list`.
+        seed: Determines the partition and the splits.
+        options: Those of the data set, of its partition, and of the splits (`validation`, `test`, `keep`, ...).
+
+    Returns:
+        Every client's training, validation and test examples.
+
+    Raises:
+        FedpriorError: If the name or an option is unknown, or the data set has not been fetched.
+
+    Example:
+        >>> import fedprior
+        >>> federation = fedprior.data.load("digits", partition="labels", clients=5, labels=3)
+        >>> len(federation), federation.shape
+        (5, (1, 8, 8))
+    """
     dataset = pick("dataset", DATASETS, name)
     check_values(f"data '{name}'", options)
     partition = _partition(dataset, options)

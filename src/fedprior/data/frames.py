@@ -26,10 +26,31 @@ def from_frame(
     seed: int = 0,
     **options: Any,
 ) -> Federation:
-    """A federation of a table in memory: one client per value of the column `site`, which predicts `target`.
+    """A federation of a table in memory, with one client per site.
 
-    The same as data set `table` does with a file, whose options these are; further options are those of splits
-    (`validation`, `test`, `split`, `turn`, `keep`).
+    Args:
+        frame: One row per case.
+        site: The column that names the site.
+        target: The column to predict: classes, or a number.
+        group: A column; rows with the same value stay together in the splits.
+        time: A column; each site's latest rows are tested on.
+        missing: "fill" fills missing values in and marks them, "refuse" refuses them.
+        scaling: Whether inputs are scaled by sums over all sites, or at each site by its own rows.
+        kinds: Kinds of columns that are guessed wrongly, such as `{"stage": "category"}`.
+        seed: Determines the splits.
+        options: Those of splits: `validation`, `test`, `split`, `turn`, `keep`.
+
+    Returns:
+        The federation, as `fedprior.data.load("table", path=...)` makes it of a file.
+
+    Raises:
+        FedpriorError: If a column does not exist, or nothing is left to learn from.
+
+    Example:
+        >>> import fedprior, pandas as pd
+        >>> table = pd.DataFrame({"site": ["a", "b"] * 20, "age": [30, 50, 40, 60, 50] * 8, "ill": ["yes", "no", "no", "yes"] * 10})
+        >>> fedprior.data.from_frame(table, site="site", target="ill").clients
+        ('a', 'b')
     """
     if not isinstance(frame, pd.DataFrame):
         raise FedpriorError(f"{shown(frame)} is not a DataFrame: give one, or use fedprior.data.load('table', path=…).")

@@ -63,11 +63,31 @@ def run(
 ) -> Result:
     """Train a method on a federation.
 
-    `model` is your own network, a name or a section such as `{"name": "mlp", "hidden": [100]}`; by default the
-    federation's recipe decides, as it does for `method.train`. `settings` are the fields of `Settings`. With a
-    `reference` (a finished run, or "local" to run Local first), the result includes each client's gain over it. With
-    `out`, the run has a folder with checkpoints: the same call continues an interrupted run, and the same call with
-    more rounds extends a finished one.
+    Args:
+        method: An object such as `FedMAP(sigma2=15)`.
+        federation: From `fedprior.data.load`, `from_arrays` or `from_frame`.
+        model: Your own network, a name, or a section such as `{"name": "mlp", "hidden": [100]}`; by default the
+            federation's recipe decides, as it does for `method.train`.
+        out: A folder for checkpoints and results: the same call continues an interrupted run, and the same call with
+            more rounds extends a finished one.
+        reference: A finished run, or "local" to run Local first: the result then has each client's gain over it.
+        observe: Called with every event of the run.
+        observers: Called with a method's name and its number of rounds; returns what to observe it with.
+        settings: The fields of `Settings`: `rounds`, `seed`, `participation`, `select`, `workers`, ...
+
+    Returns:
+        Each client's metrics and personal model.
+
+    Raises:
+        FedpriorError: If an option is unknown or out of range, or if the folder holds another run.
+
+    Example:
+        >>> import fedprior
+        >>> from fedprior.methods.fedmap import FedMAP
+        >>> federation = fedprior.data.load("synthetic", clients=4, samples=60)
+        >>> result = fedprior.run(FedMAP(sigma2=15), federation, rounds=2, workers=1)
+        >>> result.clients.shape[0], result.summary["last"]["round"]
+        (4, 2)
     """
     setup = Setup.of(method, federation, model, _settings(settings))
     _check_reference(reference)
@@ -97,7 +117,29 @@ def compare(
 ) -> Comparison:
     """Train several methods, and by default Local and FedAvg-FT too, on the same partition from the same weights.
 
-    With `out`, every method has a sub-folder; the same call continues an interrupted comparison.
+    Args:
+        methods: Objects such as `[FedMAP(), FedProx()]`, each method once.
+        federation: The data of all clients.
+        model: As in `run`; the same network for every method.
+        out: A folder with a sub-folder per method; the same call continues an interrupted comparison.
+        baselines: Whether Local and FedAvg-FT are included.
+        observe: Called with every event of every run.
+        observers: Called with a method's name and its number of rounds; returns what to observe it with.
+        settings: The fields of `Settings`, as in `run`.
+
+    Returns:
+        A mapping from names to results, with a table, gains over Local and a verdict.
+
+    Raises:
+        FedpriorError: If there is nothing to compare, or a method is listed twice.
+
+    Example:
+        >>> import fedprior
+        >>> from fedprior.methods.fedprox import FedProx
+        >>> federation = fedprior.data.load("synthetic", clients=4, samples=60)
+        >>> found = fedprior.compare([FedProx()], federation, rounds=1, workers=1)
+        >>> list(found)
+        ['local', 'fedavg_ft', 'fedprox']
     """
     checked, chosen, folder = _settings(settings), _named(methods), _place(out)
     if not chosen and not baselines:
@@ -116,7 +158,17 @@ def resume(
 ) -> Result | Comparison | Assessment:
     """Continue the run or comparison in a folder; the result is the same, bit for bit, as without the interruption.
 
-    In its `config.toml`, `rounds` may have been raised, and `workers`, `engine` and `ray_address` may have changed.
+    Args:
+        folder: The `out` of `run`, `compare` or `assess`. In its `config.toml`, `rounds` may have been raised, and
+            `workers`, `engine` and `ray_address` may have changed.
+        observe: Called with every event.
+        observers: Called with a method's name and its number of rounds; returns what to observe it with.
+
+    Returns:
+        What the interrupted call would have returned.
+
+    Raises:
+        FedpriorError: If the folder holds no run, or one whose data came from Python.
     """
     place, observers = _place(folder), observers or (lambda name, rounds: observe)
     if place is None:

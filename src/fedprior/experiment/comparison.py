@@ -19,7 +19,11 @@ SHOWN = 6
 
 
 class Comparison(Mapping[str, Result]):
-    """Method -> its result, Local and FedAvg-FT first."""
+    """Several methods on one federation: a mapping from a method's name to its `Result`, Local and FedAvg-FT first.
+
+    `table` and `clients` are DataFrames, `best` is what validation chooses, `verdict` says it in words, and
+    `report(path)` writes a page.
+    """
 
     def __init__(self, results: Mapping[str, Result]) -> None:
         self.results = dict(results)

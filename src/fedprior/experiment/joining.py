@@ -53,9 +53,20 @@ class Joined:
 
 
 def join(prior: Prior, rows: pd.DataFrame | Rows, site: str, *, updates: int | None = None, draws: int = 20) -> Joined:
-    """A personal model for a new site, given its table with the target, or raw inputs and labels.
+    """A personal model for a new site under a finished run's prior; nothing of the site is sent anywhere.
 
-    `draws` is the number of random draws behind each point of the curve; 0: no curve.
+    Args:
+        prior: `result.prior`, or `fedprior.load_prior("runs/a/prior.safetensors")`.
+        rows: The site's table with the target, or raw inputs [n, ...] and labels [n].
+        site: Its name.
+        updates: Local updates; by default as many as there were rounds up to the one whose models were kept.
+        draws: Random draws behind each point of the curve over the number of rows; 0: no curve.
+
+    Returns:
+        The model, trained on all rows, and the curve: what models on fewer rows were worth.
+
+    Raises:
+        FedpriorError: If a column is missing, or the method cannot admit newcomers (FedAMP, FedPAC).
     """
     x, y = checked(prior, rows)
     steps = updates_of(prior) if updates is None else updates

@@ -62,9 +62,17 @@ class PersonalModel:
         return Keys.of(Key.from_seed(self.seed), [self.client]).fold("predict")
 
     def predict(self, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
-        """The predictive distributions [n, P] of raw rows, or of inputs [n, ...]: scaled already, or `raw` as measured.
+        """The predictive distribution of every row.
 
-        Class probabilities; or, for a number, its mean and standard deviation. A table's columns are found by name.
+        Args:
+            x: A DataFrame, whose columns are found by name, or inputs [n, ...].
+            raw: Whether an array holds values as measured, to be scaled as in training; a DataFrame always does.
+
+        Returns:
+            Class probabilities [n, classes]; or, for a number, its mean and standard deviation [n, 2].
+
+        Raises:
+            FedpriorError: If a column is missing, or a row has a value that is not finite.
         """
         inputs = self._checked(self._inputs(x, raw=raw))
         with single_thread():
@@ -117,7 +125,18 @@ def read_model(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalModel:
-    """A personal model from its file; `module` is needed if the network is not one of ours."""
+    """A personal model from its file.
+
+    Args:
+        path: `models/<client>.safetensors` in a run's folder, or what `fedprior export --format safetensors` wrote.
+        module: The network, if it is your own; its weights come from the file.
+
+    Returns:
+        The model, which predicts by itself.
+
+    Raises:
+        FedpriorError: If the file is damaged, was altered, or needs `module`.
+    """
     arrays, about = read_model(Path(path))
     try:
         target = from_document(about["target"]) if "target" in about else Classes.numbered(about["classes"])

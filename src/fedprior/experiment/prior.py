@@ -67,7 +67,18 @@ class Prior:
 
 
 def load_prior(path: str | Path, module: nn.Module | None = None) -> Prior:
-    """A prior from its file; `module` is needed where the network was not one of ours."""
+    """A prior from its file.
+
+    Args:
+        path: `prior.safetensors` in a run's folder.
+        module: The network, if it is your own; its weights come from the file.
+
+    Returns:
+        What `fedprior.join` needs to admit a new site.
+
+    Raises:
+        FedpriorError: If there is no such file, or it is damaged or was altered.
+    """
     place = Path(path)
     if not place.is_file():
         raise FedpriorError(

@@ -61,9 +61,24 @@ def assess(
 ) -> Assessment:
     """Compare methods on a table of your own over repeated splits, and say what federation does for each site.
 
-    `data` is a DataFrame, a file, a folder with one file per site, or the URL of a database; `site` is the column that
-    names the site, `target` the one to predict. `methods` are names, or names with their options; `options` are those
-    of the data set `table`, such as `group` or `kinds`; `settings` are the fields of `Settings`.
+    Args:
+        data: A DataFrame, a file, a folder with one file per site, or the URL of a database.
+        site: The column that names the site; not needed for a folder.
+        target: The column to predict.
+        methods: Names, or names with their options; by default a few that suit the target. Local is always included.
+        splits: How often the rows are split anew; five splits test on every row once.
+        out: A folder; the same call continues an interrupted comparison.
+        observers: Called with a method's name and its number of rounds; returns what to observe it with.
+        model: A section such as `{"name": "mlp"}`.
+        train: A section such as `{"lr": 0.1}`.
+        options: Those of the data set `table`, such as `group` or `kinds`.
+        settings: The fields of `Settings`.
+
+    Returns:
+        The comparison of every split, and a verdict for each site.
+
+    Raises:
+        FedpriorError: If a column does not exist, or an option is unknown or out of range.
     """
     chosen = {name: {} for name in methods} if isinstance(methods, list | tuple) else dict(methods or {})
     sections: Section = {"methods": chosen, "model": model or {}, "train": train or {}, **settings}

@@ -48,7 +48,11 @@ class Last(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A finished run; its personal models are those of the round that validation chose, or of the last on request."""
+    """A finished run; its personal models are those of the round that validation chose, or of the last on request.
+
+    `clients` and `table` are DataFrames of metrics, `model(client)` and `predict(client, x)` give personal models and
+    their predictions, `prior` is what a new site joins with, and `report(path)` writes a page.
+    """
 
     method: AnyMethod
     federation: Federation
