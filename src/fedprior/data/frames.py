@@ -48,7 +48,8 @@ def from_frame(
 
     Example:
         >>> import fedprior, pandas as pd
-        >>> table = pd.DataFrame({"site": ["a", "b"] * 20, "age": [30, 50, 40, 60, 50] * 8, "ill": ["yes", "no", "no", "yes"] * 10})
+        >>> table = pd.DataFrame({"site": ["a", "b"] * 20, "age": [30, 50, 40, 60, 50] * 8})
+        >>> table["ill"] = ["yes", "no", "no", "yes"] * 10
         >>> fedprior.data.from_frame(table, site="site", target="ill").clients
         ('a', 'b')
     """
