@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedprior.data.datasets import load
 from fedprior.data.federation import SPLITS, from_arrays
+from fedprior.data.reading import read_file
 from fedprior.data.target import Classes, Number
 from fedprior.errors import FedpriorError, FedpriorWarning
 
@@ -110,7 +111,7 @@ def test_csv_with_missing_values_filled_in(csv_path: Path, table: pd.DataFrame) 
 
 @pytest.mark.parametrize("missing", ["refuse", "median"])
 def test_numbers_are_taken_as_they_are(tmp_path: Path, missing: str) -> None:
-    """Bit for bit what pandas reads, handed over as arrays: whole numbers, fractions, truths, 0 and 1."""
+    """Bit for bit what pandas reads, handed over as arrays: whole numbers, fractions and codes."""
     rng = np.random.default_rng(3)
     n = 120
     table = pd.DataFrame(
@@ -118,8 +119,7 @@ def test_numbers_are_taken_as_they_are(tmp_path: Path, missing: str) -> None:
             "age": rng.integers(20, 80, n),
             "dose": rng.normal(1e5, 1e3, n),
             "code": rng.integers(1, 5, n),
-            "flag": rng.integers(0, 2, n),
-            "truth": rng.integers(0, 2, n).astype(bool),
+            "flag": rng.integers(0, 3, n),
             "site": rng.choice(["a", "b"], n),
             "grade": rng.integers(0, 12, n),
         }
@@ -132,7 +132,7 @@ def test_numbers_are_taken_as_they_are(tmp_path: Path, missing: str) -> None:
     read = pd.read_csv(path)
     given = {}
     for site, own in read.groupby("site"):
-        given[str(site)] = own[["age", "dose", "code", "flag", "truth"]].to_numpy(np.float64), own["grade"].to_numpy()
+        given[str(site)] = own[["age", "dose", "code", "flag"]].to_numpy(np.float64), own["grade"].to_numpy()
     expected = from_arrays(given, classes=12, standardise=True, impute=missing == "median")
     assert (
         load("csv", path=path, target="grade", client="site", missing=missing).fingerprint() == expected.fingerprint()
@@ -265,6 +265,16 @@ def test_files_of_many_programs(
     assert load("csv", path=path, **options).fingerprint() == load("csv", path=csv_path, **options).fingerprint()
 
 
+def test_decimal_commas(tmp_path: Path) -> None:
+    """As spreadsheets write them where the comma is the decimal mark; text with commas stays text."""
+    path = tmp_path / "t.csv"
+    path.write_text("x;y;z\n1,5;a,b;-2,25e1\n;c;3\n-2;a,b;0,5\n")
+    frame = read_file(path)
+    np.testing.assert_array_equal(frame["x"], [1.5, np.nan, -2])
+    np.testing.assert_array_equal(frame["z"], [-22.5, 3, 0.5])
+    assert frame["y"].tolist() == ["a,b", "c", "a,b"]
+
+
 def test_a_folder_of_compressed_files(table: pd.DataFrame, csv_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hospitals"
     folder.mkdir()
@@ -286,7 +296,7 @@ def test_a_folder_of_compressed_files(table: pd.DataFrame, csv_path: Path, tmp_p
         pytest.param("x,site,ill\n1,a,0\n".encode("utf-16"), ["not UTF-8"], id="utf-16"),
         pytest.param(b"x,site,ill\n1,2,a,0\n3,4,a,1\n", ["more cells than its header"], id="long rows"),
         pytest.param(b"x,site,ill\n1,a,0\n3,4,a,1\n", ["line 3"], id="one long row"),
-        pytest.param(b"x;site;ill\n1,5;a;0\n2,5;a;1\n", ["column 'x'", "decimal commas"], id="decimal commas"),
+        pytest.param(b'x,site,ill\n"1,5",a,0\n"2,5",a,1\n', ["column 'x'", "decimal commas"], id="decimal commas"),
         pytest.param(b"x,site,ill\n1,a,0\n2,a,1\nfew,a,1\n", ["column 'x'", "row 3"], id="text among numbers"),
         pytest.param(b"x,site,ill\n1,a,0\n2,a,1\ninf,a,1\n", ["column 'x'", "row 3"], id="infinite"),
     ],

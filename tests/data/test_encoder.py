@@ -173,6 +173,8 @@ def test_shared_scaling_fills_in_the_shared_mean() -> None:
     schema = Schema.inferred(pd.concat(frames.values(), ignore_index=True), target="ill")
     encoder = Encoder.shared(schema, Sums.of_all({k: Sums.of(schema.matrix(own)) for k, own in frames.items()}))
     pooled = StandardScaler().fit(np.concatenate([schema.matrix(own) for own in frames.values()]))
+    assert pooled.scale_ is not None
+    pooled.scale_[schema.truths] = 0.5
     for own in frames.values():
         np.testing.assert_allclose(encoder.encode(own), np.nan_to_num(pooled.transform(schema.matrix(own))), atol=1e-12)
 
@@ -188,7 +190,7 @@ def test_nothing_to_scale_sends_nothing() -> None:
 
 
 def test_own_scaling_is_scikit_learns() -> None:
-    """Levels but the first, medians for gaps, then standardised. 2 + 2 + 1 inputs."""
+    """Levels but the first, medians for gaps, then standardised, 0 and 1 by ½. 2 + 2 + 1 inputs."""
     frame = patients()
     frame.loc[::5, "dose"] = np.nan
     schema = Schema.inferred(frame, target="ill")
@@ -196,7 +198,9 @@ def test_own_scaling_is_scikit_learns() -> None:
     coded = make_column_transformer(
         ("passthrough", ["age", "dose"]), (OneHotEncoder(drop="first", sparse_output=False), ["stage", "smoker"])
     )
-    expected = make_pipeline(coded, SimpleImputer(strategy="median"), StandardScaler()).fit_transform(frame)
+    scaled = make_pipeline(coded, SimpleImputer(strategy="median"), StandardScaler()).fit(frame)
+    scaled[-1].scale_[2:] = 0.5
+    expected = scaled.transform(frame)
     np.testing.assert_allclose(Encoder.own(schema, frame).encode(frame), expected, atol=1e-12)
 
 

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedprior.data.federation import from_arrays
 from fedprior.data.scaling import Scaler
+from fedprior.data.sums import Sums
 
 
 def test_by_hand() -> None:
@@ -62,3 +63,21 @@ def test_a_federation_keeps_its_clients_encoders() -> None:
     assert {tuple(row) for row in np.round(train, 4)} <= {tuple(row) for row in np.round(scaler(sites["b"][0]), 4)}
     assert federation.select([2, 1]).encoder("b") is encoder
     assert from_arrays(sites).encoder("b") is None
+
+
+def test_a_rare_gap_is_not_far_away() -> None:
+    """One 1 among 1,000 rows lies 31.6 deviations from the mean; divided by ½, at 1.998. A number is as ever."""
+    rare = np.zeros((1000, 2))
+    rare[0] = 1.0
+    for scaler in (
+        Scaler.fitted(rare, standardise=True, impute=True, truths=np.array([True, False])),
+        Scaler.from_sums(Sums.of(rare), standardise=True, impute=True, truths=np.array([True, False])),
+    ):
+        assert scaler is not None
+        np.testing.assert_allclose(scaler(rare[:1])[0], [0.999 / 0.5, 0.999 / np.sqrt(0.001 * 0.999)])
+
+
+def test_an_input_that_is_always_0_has_no_effect_if_shared() -> None:
+    scaler = Scaler.from_sums(Sums.of(np.zeros((9, 1))), standardise=True, impute=True, truths=np.array([True]))
+    assert scaler is not None
+    assert abs(float(scaler([[1.0]])[0, 0])) < 1e-20

@@ -66,6 +66,8 @@ def cycle(*values: Any) -> list[Any]:
         pytest.param(cycle("Y", "n", "N"), "yes/no", id="letters"),
         pytest.param(cycle("a", "b", "c"), "category", id="text"),
         pytest.param(cycle("m", "f"), "category", id="two levels"),
+        pytest.param(cycle("0", "1", "2", "3+"), "category", id="an open-ended level"),
+        pytest.param(cycle(0, 1, 2, ">2"), "category", id="an open-ended level among numbers"),
         pytest.param(pd.Categorical(cycle(1, 2, 3)), "category", id="declared in pandas"),
         pytest.param(cycle(7), "constant", id="one value"),
         pytest.param(cycle("yes", None), "constant", id="one word"),
@@ -128,6 +130,8 @@ def test_kinds_may_be_declared() -> None:
     ("values", "options", "parts"),
     [
         (cycle(1.5, 2, "secret"), {}, ["column 'x'", "row 3", "category"]),
+        ([*cycle(1, 2, 3)[:-1], "2l"], {}, ["column 'x'", f"row {N}", "data.kinds.x=category"]),
+        ([*range(N - 2), "3+", "3+"], {}, ["column 'x'", f"row {N - 1}"]),
         (cycle("1,5", "2,25", "3"), {}, ["column 'x'", "decimal commas"]),
         (cycle(["secret"]), {}, ["column 'x'", "neither numbers nor text"]),
         (cycle("a", "b"), {"kinds": {"x": "number"}}, ["column 'x'", "row 1"]),

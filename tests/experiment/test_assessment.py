@@ -65,12 +65,13 @@ def test_the_verdict_says_what_scripts_rely_on(found: Assessment) -> None:
 
 
 def test_a_method_that_has_used_the_validation_rows_is_not_chosen_by_them(frame: pd.DataFrame) -> None:
-    """Local with two penalties has chosen one by them: FedAvg is recommended, however much worse it looks."""
-    methods: dict[str, dict[str, Any]] = {"local": {"l2": [1.0, 10.0]}, "fedavg": {}}
-    found = fedprior.assess(frame, site="site", target="ill", methods=methods, splits=1, **SHORT)
-    assert (found.best, found.judged) == ("fedavg", "fedavg")
-    alone = fedprior.assess(frame, site="site", target="ill", methods={"local": {"l2": [1.0, 10.0]}}, splits=1, **SHORT)
-    assert (alone.best, alone.judged) == ("local", None)
+    """A stack has learned its weights from them: FedAvg is recommended, however much worse it looks."""
+    stack: dict[str, Any] = {"stack": {"scores": "validation"}}
+    found = fedprior.assess(frame, site="site", target="ill", methods={**stack, "fedavg": {}}, splits=1, **SHORT)
+    assert found.judged == "fedavg"
+    assert found.best in ("local", "fedavg")
+    alone = fedprior.assess(frame, site="site", target="ill", methods=stack, splits=1, **SHORT)
+    assert (alone.best, alone.judged) == ("local", "stack")
 
 
 def test_gains_are_means_over_the_rows_of_all_splits(found: Assessment) -> None:

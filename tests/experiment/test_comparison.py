@@ -103,11 +103,11 @@ def test_without_validation_nothing_is_recommended() -> None:
 def test_the_verdict(found: Comparison) -> None:
     """Two sentences: what validation says, and what test says of that, in numbers."""
     chosen = Comparison({**found, "fedmap": changed(found["fedmap"], "validation", 0.0)})
-    gain, clients = chosen["fedmap"].gain(), chosen["fedmap"].clients
+    gain = chosen["fedmap"].gain("nll")
     assert chosen.verdict == (
         "FedMAP has the lowest validation NLL of 3 methods. Over Local it gains "
-        f"{gain.mean:+.3f} [{gain.mean_low:+.3f}, {gain.mean_high:+.3f}] in accuracy per client on test; of 7 clients "
-        f"it clearly helps {(clients['gain_low'] > 0).sum()} and harms {(clients['gain_high'] < 0).sum()}."
+        f"{gain.mean:+.3f} [{gain.mean_low:+.3f}, {gain.mean_high:+.3f}] in NLL per client on test; of 7 clients "
+        f"it clearly helps {(gain.low > 0).sum()} and harms {(gain.high < 0).sum()}."
     )
     local = Comparison({**found, "local": changed(found["local"], "validation", 0.0)})
     assert local.verdict == "Local has the lowest validation NLL of 3 methods."

@@ -25,7 +25,7 @@ GIVEN = Verdict(
 def test_the_file_has_what_scripts_rely_on(tmp_path: Path) -> None:
     GIVEN.write(tmp_path)
     document = json.loads((tmp_path / FILE).read_text())
-    assert list(document) == ["recommended", "text", "methods", "sites"]
+    assert list(document) == ["recommended", "text", "methods", "sites", "mean_gain_nll"]
     assert document["methods"] == {"local": {"nll": 0.5, "auroc": None}, "reference_pooled": {"nll": 0.25}}
     assert document["sites"]["va"]["gain_nll"] == {"mean": 0.1, "low": 0.05, "high": 0.15}
     assert document["sites"]["[bold]"] == {

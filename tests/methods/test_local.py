@@ -26,43 +26,50 @@ def sites(seed: int = 0, **options: Any) -> Federation:
     return from_arrays(clients, **{"validation": 0.2, **options})
 
 
-def trained(federation: Federation, *l2: float, rounds: int = 20, **options: Any) -> fedprior.Result:
-    method = Local(l2=l2, train=FULL)
+def trained(federation: Federation, l2: float, decay: float = 1.0, rounds: int = 20, **options: Any) -> fedprior.Result:
+    method = Local(l2=l2, decay=decay, train=FULL)
     settings = {"rounds": rounds, "workers": 1, "precision": "float64", "select": "last", **options}
     return fedprior.run(method, federation, model="softmax", **settings)
 
 
+def coefficients(result: fedprior.Result, client: str) -> np.ndarray[Any, Any]:
+    """Slopes and intercept of the log odds."""
+    arrays = {name.split(".")[-1]: values for name, values in result.arrays(client).items()}
+    return np.append(arrays["weight"][1] - arrays["weight"][0], arrays["bias"][1] - arrays["bias"][0])
+
+
 @pytest.mark.parametrize("strength", [0.5, 5.0, 20.0])
 def test_it_is_scikit_learns_penalised_regression(strength: float) -> None:
-    """Two logits with weights ±w/2 have λ/2 · ‖w‖²/2 of penalty, so C = 2/λ for the one logit of scikit-learn."""
+    """Two logits ±w/2 have λ/2 · ‖w‖²/2 of penalty: C = 2/λ for scikit-learn's one logit, which liblinear gives the
+    intercept too, divided by the square of `intercept_scaling`; with min(λ, 1) for the bias that is λ/min(λ, 1)."""
     federation = sites()
     result = trained(federation, strength)
+    ratio = np.sqrt(strength / min(strength, 1))
     for c, client in enumerate(federation.clients):
         x, y = (part.double().numpy() for part in federation.train.client(c))
-        other = LogisticRegression(C=2 / strength, tol=1e-10, max_iter=10_000).fit(x, y)
-        arrays = {name.split(".")[-1]: values for name, values in result.arrays(client).items()}
-        np.testing.assert_allclose(arrays["weight"][1] - arrays["weight"][0], other.coef_[0], atol=2e-4)
-        np.testing.assert_allclose(arrays["bias"][1] - arrays["bias"][0], other.intercept_[0], atol=2e-4)
+        design = np.hstack([x, np.full((len(x), 1), ratio)])
+        other = LogisticRegression(C=2 / strength, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(design, y)
+        expected = other.coef_[0] * [1, 1, 1, ratio]
+        np.testing.assert_allclose(coefficients(result, client), expected, atol=2e-4)
 
 
-def test_of_several_each_site_takes_the_one_with_the_lowest_validation_nll() -> None:
-    """The copies are the models of single strengths, bit for bit."""
-    federation, grid = sites(3), (0.01, 3.0, 300.0)
-    single = [trained(federation, strength, rounds=2) for strength in grid]
-    found = trained(federation, *grid, rounds=2)
+def test_with_decay_the_last_prior_is_the_one_that_counts() -> None:
+    """λ = 16, 8, 4, 2: the fourth update is trained to the end, so it ends where λ = 2 alone does."""
+    federation = sites()
+    path, alone = trained(federation, 16.0, 0.5, rounds=4), trained(federation, 2.0)
+    strong = trained(federation, 16.0)
     for client in federation.clients:
-        scores = [one.journal.values(2, "validation")[client]["nll"] for one in single]
-        best = single[int(np.argmin(scores))]  # type: ignore[arg-type]
-        for name, values in found.arrays(client).items():
-            np.testing.assert_array_equal(values, best.arrays(client)[name])
+        np.testing.assert_allclose(coefficients(path, client), coefficients(alone, client), atol=2e-3)
+        assert np.abs(coefficients(strong, client) - coefficients(alone, client)).max() > 0.1
 
 
-def test_without_validation_examples_it_is_the_middle_one() -> None:
-    federation = sites(validation=0.0)
-    found, middle = trained(federation, 0.01, 3.0, 300.0, rounds=1), trained(federation, 3.0, rounds=1)
-    for client in federation.clients:
-        for name, values in found.arrays(client).items():
-            np.testing.assert_array_equal(values, middle.arrays(client)[name])
+def test_validation_chooses_the_prior_by_choosing_the_round() -> None:
+    """Labels are noise: the strongest of the priors is best, and the first evaluation is kept."""
+    rng = np.random.default_rng(0)
+    noise = {k: (rng.normal(size=(30, 8)), np.arange(30) % 2) for k in "ab"}
+    result = trained(from_arrays(noise, validation=0.3), 300.0, 0.1, rounds=5, select="validation", eval_every=1)
+    assert result.summary["selected"]["round"] <= 2
+    assert result.summary["selected"]["personal"]["validation"]["nll"]["mean"] < 0.75
 
 
 def test_a_prior_that_would_overshoot_is_weakened() -> None:
@@ -71,19 +78,14 @@ def test_a_prior_that_would_overshoot_is_weakened() -> None:
     result = trained(federation, 1e6, rounds=2)
     weights = [v for c in federation.clients for k, v in result.arrays(c).items() if k.endswith("weight")]
     assert all(np.isfinite(w).all() and np.abs(w).max() < 0.2 for w in weights)
-    assert Local(l2=(1.0,), train=FULL).bind(result.method.task, FULL).pulls(federation.train) == pytest.approx(
-        torch.tensor([1 / n for n in federation.train.size])
-    )
+    bound, n = Local(l2=4.0, train=FULL).bind(result.method.task, FULL), torch.tensor(federation.train.size)
+    found = bound.pulls(torch.full((2,), 4.0), federation.train)
+    assert found.weights == pytest.approx(4 / n)
+    assert found.biases == pytest.approx(1 / n)
 
 
 @pytest.mark.parametrize("train", [Train(optimizer="adam", lr=0.05, epochs=2), Train(clip=1.0, lr=0.1, epochs=2)])
 def test_adam_and_clipping_take_any_prior(train: Train) -> None:
     federation = sites()
-    result = fedprior.run(Local(l2=(3.0, 1e6), train=train), federation, model="softmax", rounds=2, workers=1)
+    result = fedprior.run(Local(l2=1e6, train=train), federation, model="softmax", rounds=2, workers=1)
     assert np.isfinite(result.mean("nll"))
-
-
-def test_validation_examples_are_seen_only_to_choose() -> None:
-    assert not Local().uses_validation
-    assert not Local(l2=(1.0,)).uses_validation
-    assert Local(l2=(1.0, 2.0)).uses_validation

@@ -34,12 +34,13 @@ class Encoder:
     def own(cls, schema: Schema, frame: pd.DataFrame, *, standardise: bool = True, impute: bool = True) -> Self:
         """Scaled by a site's own training rows; missing values become their median."""
         x = schema.matrix(frame)
-        return cls(schema, Scaler.fitted(x, standardise=standardise, impute=impute) or Scaler.idle(x.shape[1:]))
+        scaler = Scaler.fitted(x, standardise=standardise, impute=impute, truths=schema.truths)
+        return cls(schema, scaler or Scaler.idle(x.shape[1:]))
 
     @classmethod
     def shared(cls, schema: Schema, sums: Sums, *, standardise: bool = True, impute: bool = True) -> Self:
         """Scaled by all sites' training rows, of which only `sums` are shared; missing values become their mean."""
-        scaler = Scaler.from_sums(sums, standardise=standardise, impute=impute)
+        scaler = Scaler.from_sums(sums, standardise=standardise, impute=impute, truths=schema.truths)
         return cls(schema, scaler or Scaler.idle(sums.n.shape))
 
     @classmethod

@@ -195,14 +195,16 @@ def from_arrays(
     _check_options(seed, scaling, target, name)
     kind = _target(target, classes, schema)
     cuts: Iterable[Cut] = cut(clients, tests, kind, shares, Key.from_seed(seed), impute, units)
-    fit: Fit = partial(Scaler.fitted, standardise=standardise, impute=impute)
+    how: dict[str, Any] = {"standardise": standardise, "impute": impute}
+    how["truths"] = None if schema is None else schema.truths
+    fit: Fit = partial(Scaler.fitted, **how)
     size = 0
     if scaler is not None:
         fit = lambda _: scaler  # noqa: E731
     elif scaling == "shared" and (standardise or impute):
         cuts = list(cuts)
         sums = {own.client: Sums.of(own.train[0]).guarded() for own in cuts}
-        common = Scaler.from_sums(_total(sums), standardise=standardise, impute=impute)
+        common = Scaler.from_sums(_total(sums), **how)
         fit, size = (lambda _: common), next(iter(sums.values())).nbytes
     parts, encoders, tested = _encoded(cuts, fit, schema)
     every = [y for part in parts.values() for _, y in part if len(y)]

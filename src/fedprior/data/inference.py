@@ -45,7 +45,7 @@ def judged(name: str, given: Series[Any], where: str) -> Judgement:
     also when written as text; whole ones that are all distinct are an identifier if the name says so (`id`, `key`) or
     if they count 20 rows or more without a gap. Dates are dates. Other text is a category, or an identifier if it is
     all distinct in 5 rows or more, if more than half of its values, and more than 20, are distinct, or if it has more
-    than 100 levels.
+    than 100 levels. Text among numbers is refused, but for a few recurring levels such as `3+`.
     """
     known = given.dropna()
     if pd.api.types.is_datetime64_any_dtype(known) or pd.api.types.is_timedelta64_dtype(known):
@@ -94,14 +94,22 @@ def _textual(name: str, given: Series[Any], distinct: NDArray[Any], where: str) 
         raise FedpriorError(f"column '{name}' of {where} has decimal commas: write its numbers with a point instead.")
     odd = given.notna().to_numpy(np.bool_) & np.isnan(numbers(given))
     if 2 * odd.sum() <= known:
+        if _open_ended(given[odd], len(distinct), known):
+            return "category", ""
         raise FedpriorError(
             f"column '{name}' of {where} has numbers but also text, first in {place(given, odd)}: correct or "
-            "clear these cells, or declare the column a category."
+            f"clear these cells, or declare the column a category (data.kinds.{name}=category)."
         )
     many = len(distinct) > FEW and 2 * len(distinct) > known
     if many or len(distinct) > LEVELS or (len(distinct) == known >= ROWS):
         return "identifier", f"text with {len(distinct)} different values in {known} rows"
     return "category", ""
+
+
+def _open_ended(odd: Series[Any], levels: int, known: int) -> bool:
+    """Whether text among numbers is a level such as `3+` or `>90`: it has a digit, recurs, and levels are few."""
+    written = all(re.search(r"\d", str(level)) for level in odd.unique())
+    return written and levels <= FEW and 5 * levels <= known and bool((odd.value_counts() > 1).all())
 
 
 def _told(kind: str) -> str:

@@ -24,11 +24,12 @@ from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError, FedpriorWarning
 from fedprior.names import on_screen
 
+ALONE: Recipe = {"local": {"l2": 300.0, "decay": 0.8}}
 RECIPE: Recipe = {
     "model": {"name": "softmax"},
     "train": {"optimizer": "sgd", "lr": 0.2, "momentum": 0.5, "batch_size": 256, "steps": 5},
     "settings": {"rounds": 30, "eval_every": 3},
-    "methods": {"local": {"l2": [3.0]}, "stack": {"scores": "holdout"}},
+    "methods": {**ALONE, "fedmap": {"sigma2": 4.0}, "stack": {"scores": "holdout", "options": ALONE}},
 }
 """Chosen by validation NLL on heart disease and two generated tables (docs/results.md), then frozen."""
 NUMBERS: Recipe = {

@@ -39,7 +39,9 @@ class Preparation:
         """The encoder of a new site with these raw training inputs [n, ...]."""
         if self.common is not None:
             return self.common
-        return Encoder.maybe(self.schema, Scaler.fitted(training, standardise=self.standardise, impute=self.impute))
+        truths = None if self.schema is None else self.schema.truths
+        own = Scaler.fitted(training, standardise=self.standardise, impute=self.impute, truths=truths)
+        return Encoder.maybe(self.schema, own)
 
     def document(self) -> dict[str, Any]:
         """As JSON."""

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,11 @@ from fedprior.data.columns import repeated
 from fedprior.errors import FedpriorError, FedpriorWarning, cut
 from fedprior.room import check_room
 
-SEPARATORS = (",", ";", "\t")
+SEPARATORS = (",", ";", "\t", "|")
 TEXT = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".bz2", ".xz", ".zip")
 PARQUET, EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm")
+DECIMAL_COMMA = r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*"
 GROWTH = 12
 """Memory that reading a text file takes at most, in units of its size: its text, its cells and the table."""
 
@@ -138,7 +139,18 @@ def _text_file(path: Path) -> pd.DataFrame:
 def _read(content: str, separator: str) -> pd.DataFrame:
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # that cells are dropped
-        return pd.read_csv(io.StringIO(content), sep=separator, low_memory=False, index_col=False)
+        frame = pd.read_csv(io.StringIO(content), sep=separator, low_memory=False, index_col=False)
+    return frame if separator == "," else frame.apply(_with_points)
+
+
+def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of numbers with decimal commas as numbers, as European spreadsheets write them; any other as it is."""
+    if pd.api.types.is_numeric_dtype(column) or not column.notna().any():
+        return column
+    text = column.dropna().astype(str)
+    if not text.str.fullmatch(DECIMAL_COMMA).all():
+        return column
+    return pd.to_numeric(column.astype(object).where(column.isna(), column.astype(str).str.replace(",", ".")))
 
 
 def _text(path: Path) -> str:

@@ -9,6 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprior.data.sums import Sums
 
+COIN = 0.5
+"""What inputs of 0 and 1 are divided by: the largest deviation they can have. By its own, a rare 1 lies far out."""
+Truths = NDArray[np.bool_] | None
+"""Which inputs are 0 or 1; None: nobody says."""
 UNKNOWN = 1e30
 """The deviation of an input without any in training, where it is shared: whatever its value will be, it counts as 0."""
 
@@ -21,7 +25,9 @@ class Scaler(NamedTuple):
     std: NDArray[np.float64]
 
     @classmethod
-    def fitted(cls, own: NDArray[np.floating[Any]], *, standardise: bool, impute: bool) -> Self | None:
+    def fitted(
+        cls, own: NDArray[np.floating[Any]], *, standardise: bool, impute: bool, truths: Truths = None
+    ) -> Self | None:
         """Fitted to a site's training examples [n, ...]; None when there is nothing to do."""
         if not (standardise or impute):
             return None
@@ -33,11 +39,11 @@ class Scaler(NamedTuple):
             own = np.where(np.isnan(own), fill, own)
         constant = (np.ptp(own, axis=0) == 0) | (own.std(0) == 0)  # rounding gives 1e-17 for 0, underflow 0 for 1e-200
         mean = np.where(constant, own[0], own.mean(0)) if standardise else np.zeros_like(fill)
-        std = np.where(constant, 1.0, own.std(0)) if standardise else np.ones_like(fill)
+        std = np.where(constant, 1.0, _deviation(own.std(0), truths)) if standardise else np.ones_like(fill)
         return cls(fill if impute else None, mean, std)
 
     @classmethod
-    def from_sums(cls, sums: Sums, *, standardise: bool, impute: bool) -> Self | None:
+    def from_sums(cls, sums: Sums, *, standardise: bool, impute: bool, truths: Truths = None) -> Self | None:
         """Fitted to all sites' training examples, of which only sums are shared; None when there is nothing to do.
 
         Mean and deviation are those of the known values; missing values become the mean. An input that is the same
@@ -47,7 +53,8 @@ class Scaler(NamedTuple):
             return None
         deviation = np.sqrt(sums.square / np.maximum(sums.n, 1))
         mean = sums.mean if standardise else np.zeros_like(sums.mean)
-        std = np.where(deviation == 0, UNKNOWN, deviation) if standardise else np.ones_like(deviation)
+        known = np.where(deviation == 0, UNKNOWN, _deviation(deviation, truths))
+        std = known if standardise else np.ones_like(deviation)
         return cls(sums.mean if impute else None, mean, std)
 
     @classmethod
@@ -70,3 +77,9 @@ class Scaler(NamedTuple):
         """The inverse of `document`."""
         parts = (document[name] for name in cls._fields)
         return cls(*(None if part is None else np.asarray(part, dtype=np.float64) for part in parts))  # type: ignore[arg-type]
+
+
+def _deviation(found: NDArray[np.float64], truths: Truths) -> NDArray[np.float64]:
+    if truths is None or truths.shape != found.shape:  # of another table: the encoder refuses it
+        return found
+    return np.where(truths, COIN, found)

@@ -95,6 +95,12 @@ class Schema:
         return (*own, *(f"{column.name} missing" for column in self._gaps))
 
     @property
+    def truths(self) -> NDArray[np.bool_]:
+        """Which inputs are 0 or 1: yes/no, levels and indicators [inputs]."""
+        own = [column.kind != "number" for column in self.used for _ in column.inputs]
+        return np.array([*own, *(True for _ in self._gaps)], dtype=np.bool_)
+
+    @property
     def hash(self) -> str:
         """SHA-256 of the document: equal where schemas are."""
         return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()

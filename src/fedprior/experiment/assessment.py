@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedprior.data.federation import Federation
 from fedprior.experiment.comparison import Comparison
@@ -18,12 +20,14 @@ from fedprior.experiment.wording import sentences
 from fedprior.metrics import SELECTS, metrics_of
 from fedprior.metrics.judging import Differences, Estimate, discoveries, estimates
 from fedprior.metrics.metric import Metric
+from fedprior.metrics.reliability import NORMAL
 
 LEAST = 10
 """Test rows, or groups, below which nothing is said of a site."""
 LOCAL = "local"
 SHOWN = ("nll", "accuracy", "auroc", "rmse")
 """The metrics of a verdict, if the target has them."""
+Array = NDArray[Any]
 
 
 class Assessment(Mapping[str, Comparison]):
@@ -96,8 +100,10 @@ class Assessment(Mapping[str, Comparison]):
     def verdict(self) -> Verdict:
         """The answer in words and numbers."""
         sites = self._sites()
-        text = sentences(self.best, self.judged, self.methods, sites)
-        return Verdict(self.best, text, self.methods, sites)
+        compared = self.judged is not None and LOCAL in self.first
+        mean = self.mean_gain(str(self.judged)) if compared else None
+        text = sentences(self.best, self.judged, self.methods, sites, mean)
+        return Verdict(self.best, text, self.methods, sites, mean)
 
     def _sites(self) -> dict[str, SiteVerdict]:
         if self.judged is None or LOCAL not in self.first:
@@ -110,7 +116,7 @@ class Assessment(Mapping[str, Comparison]):
         known = metrics_of(self.federation.target)
         primary = estimates(self._differences(known[SELECTS], method))
         clear = discoveries({name: found.p for name, found in primary.items() if found.units >= LEAST})
-        others = {m: estimates(self._differences(known[m], method)) for m in ("accuracy", "mae") if m in known}
+        others = {m: estimates(self._differences(known[m], method)) for m in SHOWN[1:] if m in known}
         return {
             name: SiteVerdict(
                 _effect(primary[name], clear=name in clear),
@@ -137,9 +143,20 @@ class Assessment(Mapping[str, Comparison]):
         for site in self.federation.clients:
             places = [data.clients.index(site) for data in federations]
             pairs = zip(places, scores, strict=True)
-            values = [ours[i].astype(np.float64) - theirs[i].astype(np.float64) for i, (ours, theirs) in pairs]
-            found[site] = Differences(values, [_units(data, site) for data in federations])
+            values = [_minus(ours[i], theirs[i]) for i, (ours, theirs) in pairs]
+            units = [_units(data, site)[: len(own)] for data, own in zip(federations, values, strict=True)]
+            found[site] = Differences(values, units)
         return found
+
+    def mean_gain(self, method: str) -> Interval:
+        """The gain in NLL over Local as a mean over sites, each counting the same; its interval is for these sites."""
+        found = estimates(self._differences(metrics_of(self.federation.target)[SELECTS], method))
+        known = [site for site in found.values() if not np.isnan(site.mean)]
+        if not known:
+            return Interval(np.nan, np.nan, np.nan)
+        mean = float(np.mean([site.mean for site in known]))
+        width = NORMAL * float(np.sqrt(np.sum([site.error**2 for site in known]))) / len(known)
+        return Interval(mean, mean - width, mean + width)
 
     def report(self, path: str | Path) -> Path:
         """Write a page that tells everything, complete in one file; returns its path."""
@@ -152,6 +169,13 @@ class Assessment(Mapping[str, Comparison]):
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.verdict.text)}</p>{self.table.to_html(float_format='{:.3f}'.format)}"
+
+
+def _minus(ours: Array, theirs: Array) -> Array:
+    """Paired differences; none where either is undefined: a model that diverged has values, and they are nan."""
+    if len(ours) != len(theirs):
+        return np.full(max(len(ours), len(theirs)), np.nan)
+    return ours.astype(np.float64) - theirs.astype(np.float64)
 
 
 def _units(federation: Federation, site: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

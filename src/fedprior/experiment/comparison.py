@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedprior.experiment.result import Result
-from fedprior.metrics import GAINS, SELECTS, main_metric, metrics_of, shown
+from fedprior.metrics import SELECTS, main_metric, metrics_of, shown
 from fedprior.names import on_screen
 
 SHOWN = 6
@@ -77,12 +77,11 @@ class Comparison(Mapping[str, Result]):
         said = f"{best.method.about.title} has the lowest validation NLL of {len(self)} methods."
         if best.reference is None:
             return said
-        found, clients, known = best.gain(), best.clients, metrics_of(best.federation.target)
-        unit = next(known[name].title for name in GAINS if name in known)
-        helps, harms = int((clients["gain_low"] > 0).sum()), int((clients["gain_high"] < 0).sum())
-        gained = f"{found.mean:+.3f} [{found.mean_low:+.3f}, {found.mean_high:+.3f}] in {unit}"
+        found = best.gain(SELECTS)
+        helps, harms = int((found.low > 0).sum()), int((found.high < 0).sum())
+        gained = f"{found.mean:+.3f} [{found.mean_low:+.3f}, {found.mean_high:+.3f}] in NLL"
         return (
-            f"{said} Over Local it gains {gained} per client on test; of {len(clients)} clients it "
+            f"{said} Over Local it gains {gained} per client on test; of {len(found.clients)} clients it "
             f"clearly helps {helps} and harms {harms}."
         )
 

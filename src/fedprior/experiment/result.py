@@ -138,15 +138,19 @@ class Result:
         return {}
 
     def example_scores(self, metric: str) -> list[NDArray[Any]]:
-        """Each client's score for every test example, where higher is better; nan where its model diverged."""
+        """Each client's score for every test example, where higher is better; nan where its model diverged.
+
+        Of a metric that is no mean over examples, the pseudo-values; none where it is undefined.
+        """
         entry = metrics_of(self.federation.target)[metric]
-        assert entry.each is not None
+        shares = entry.each or entry.pseudo
+        assert shares is not None
         scores: list[NDArray[Any]] = []
         for found, y in zip(self.predictions["test"], self.federation.labels("test"), strict=True):
             if diverged(found):
                 scores.append(np.full(len(y), np.nan))
             else:
-                each = entry.each(found.astype(np.float64), y)
+                each = shares(found.astype(np.float64), y) if len(y) else np.empty(0)
                 scores.append(each if entry.better == "higher" else -each)
         return scores
 

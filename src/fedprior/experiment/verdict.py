@@ -65,6 +65,7 @@ class Verdict:
     text: str
     methods: Mapping[str, Mapping[str, float]]
     sites: Mapping[str, SiteVerdict]
+    mean_gain_nll: Interval | None = None  # over sites, of the method whose gains `sites` has; None: nothing to compare
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -73,6 +74,7 @@ class Verdict:
             "text": self.text,
             "methods": {name: dict(metrics) for name, metrics in self.methods.items()},
             "sites": {name: site.document() for name, site in self.sites.items()},
+            "mean_gain_nll": None if self.mean_gain_nll is None else self.mean_gain_nll._asdict(),
         }
         return dict(jsonable(plain))
 
@@ -84,7 +86,9 @@ class Verdict:
             for name, metrics in document["methods"].items()
         }
         sites = {str(name): SiteVerdict.from_document(site) for name, site in document["sites"].items()}
-        return cls(document["recommended"], str(document["text"]), methods, sites)
+        mean = document.get("mean_gain_nll")
+        gained = None if mean is None else Interval.from_document(mean)
+        return cls(document["recommended"], str(document["text"]), methods, sites, gained)
 
     def write(self, folder: Path) -> None:
         """Write `verdict.json`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fedprior.errors import FedpriorError
-from fedprior.experiment.verdict import POOLED, SITE_EFFECTS, Effect, SiteVerdict
+from fedprior.experiment.verdict import POOLED, SITE_EFFECTS, Effect, Interval, SiteVerdict
 from fedprior.methods import build
 from fedprior.metrics import SELECTS
 from fedprior.names import on_screen
@@ -29,7 +30,13 @@ def title(name: str) -> str:
         return on_screen(name)
 
 
-def sentences(best: str | None, judged: str | None, methods: Means, sites: Mapping[str, SiteVerdict]) -> str:
+def sentences(
+    best: str | None,
+    judged: str | None,
+    methods: Means,
+    sites: Mapping[str, SiteVerdict],
+    mean: Interval | None = None,
+) -> str:
     """Whom federation helps and harms, what to use, and whether a reference does better."""
     if best is None:
         return "No method has a validation NLL to be chosen by: give more rows, or a larger share for validation."
@@ -45,7 +52,14 @@ def sentences(best: str | None, judged: str | None, methods: Means, sites: Mappi
         parts.append(f"cannot tell for {_joined(told)}")
     parts.append(f"harms {_listed(by['harms']) if by['harms'] else 'nobody'}")
     lead = "Federation" if best == judged else f"Federation by {title(judged)}, the best but Local,"
-    return " ".join([f"{lead} {'; '.join(parts)}.", f"Use {title(best)} (chosen on validation).", *_beaten(methods)])
+    said = [f"{lead} {'; '.join(parts)}.", *_average(mean, len(sites))]
+    return " ".join([*said, f"Use {title(best)} (chosen on validation).", *_beaten(methods)])
+
+
+def _average(mean: Interval | None, sites: int) -> list[str]:
+    if mean is None or math.isnan(mean.low) or sites < 2:
+        return []
+    return [f"On average over {sites} sites it gains {mean.mean:+.3f} [{mean.low:+.3f}, {mean.high:+.3f}] in NLL."]
 
 
 _EFFECTS: tuple[Effect, ...] = ("helps", "harms", "no difference", "cannot tell")

@@ -138,7 +138,7 @@ def _scaler(plan: Plan, replies: Mapping[str, Reply]) -> Scaler | None:
     for site, reply in replies.items():
         found = layout.decode(reply.arrays, finite=True)
         sums[site] = Sums(*(found[name].numpy() for name in Sums._fields))
-    return Scaler.from_sums(Sums.of_all(sums), standardise=True, impute=reading.impute)
+    return Scaler.from_sums(Sums.of_all(sums), standardise=True, impute=reading.impute, truths=plan.schema.truths)
 
 
 def _target(link: Link, asked: Mapping[str, Any], target: Target, replies: Mapping[str, Reply]) -> Target:

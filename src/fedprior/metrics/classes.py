@@ -71,15 +71,39 @@ def auroc(log_probs: Predictive, labels: Labels) -> float | None:
 
     A class that does not occur, or is the only one, has none.
     """
-    scores = _odds(log_probs)[:, None] if log_probs.shape[1] == 2 else log_probs  # of class 1, or of each
-    member = labels[:, None] == (np.arange(log_probs.shape[1])[-scores.shape[1] :])  # [n, 1 or K]
-    positives = member.sum(0)
-    both = (positives > 0) & (positives < len(labels))
-    if not both.any():
-        return None
-    ranks = np.stack([_ranks(column) for column in scores[:, both].T], axis=1)
-    wins = (ranks * member[:, both]).sum(0) - positives[both] * (positives[both] + 1) / 2
-    return float((wins / (positives[both] * (len(labels) - positives[both]))).mean())
+    found = [_area(score, member) for score, member in _contests(log_probs, labels)]
+    return float(np.mean(found)) if found else None
+
+
+def _contests(log_probs: Predictive, labels: Labels) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """The score [n] and the members [n] of class 1, or of each of several classes, if there are members and others."""
+    scores = _odds(log_probs)[:, None] if log_probs.shape[1] == 2 else log_probs
+    first = log_probs.shape[1] - scores.shape[1]
+    pairs = [(np.asarray(column), np.asarray(labels == first + k)) for k, column in enumerate(scores.T)]
+    return [(score, member) for score, member in pairs if member.any() and not member.all()]
+
+
+def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
+    m = int(member.sum())
+    return float((_ranks(score)[member].sum() - m * (m + 1) / 2) / (m * (len(member) - m)))
+
+
+def _placements(log_probs: Predictive, labels: Labels) -> NDArray[np.float64]:
+    """Pseudo-values of the AUROC A, whose variance is that of DeLong et al. (Biometrics 44, 1988).
+
+    V is the share of the other class that an example is ordered rightly with, ties counting half; its pseudo-value is
+    A + n/m (V - A), m the size of its class. Over several classes, their mean.
+    """
+    found = []
+    for score, member in _contests(log_probs, labels):
+        ranks, share = _ranks(score), np.empty(len(member))
+        for own, sign in ((member, 1), (~member, -1)):
+            m = int(own.sum())
+            below = (ranks[own] - _ranks(score[own])) / (len(member) - m)
+            placed = below if sign > 0 else 1 - below
+            share[own] = placed.mean() + len(member) / m * (placed - placed.mean())
+        found.append(share)
+    return np.mean(found, axis=0) if found else np.empty(0)
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -128,7 +152,7 @@ METRICS = (
     Metric("nll", "NLL", "nats", "lower", classes, nll, _surprises),
     Metric("brier", "Brier score", "", "lower", classes, brier, _errors),
     Metric("ece", "ECE", "%", "lower", classes, ece),
-    Metric("auroc", "AUROC", "%", "higher", classes, auroc),
+    Metric("auroc", "AUROC", "%", "higher", classes, auroc, pseudo=_placements),
     Metric("average_precision", "average precision", "%", "higher", two_classes, average_precision),
     Metric("sensitivity", "sensitivity", "%", "higher", two_classes, sensitivity),
     Metric("specificity", "specificity", "%", "higher", two_classes, specificity),

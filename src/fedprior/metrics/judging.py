@@ -37,6 +37,7 @@ class Estimate(NamedTuple):
     high: float
     p: float
     units: int
+    error: float = math.nan  # standard error of the mean
 
 
 class _Site(NamedTuple):
@@ -84,13 +85,13 @@ def _estimate(site: _Site | None, pooled: float) -> Estimate:
     within = (PRIOR * pooled + site.square) / freedom / site.n
     total = within + site.between
     if total == 0:
-        return Estimate(site.mean, site.mean, site.mean, 1.0 if site.mean == 0 else 0.0, site.n)
+        return Estimate(site.mean, site.mean, site.mean, 1.0 if site.mean == 0 else 0.0, site.n, 0.0)
     if site.between:  # Satterthwaite
         freedom = total**2 / (within**2 / freedom + site.between**2 / (site.splits - 1))
     error = math.sqrt(total)
     width = error * float(stdtrit(freedom, (1 + LEVEL) / 2))
     p = 2 * float(stdtr(freedom, -abs(site.mean) / error))
-    return Estimate(site.mean, site.mean - width, site.mean + width, p, site.n)
+    return Estimate(site.mean, site.mean - width, site.mean + width, p, site.n, error)
 
 
 def discoveries(p_values: Mapping[str, float], rate: float = 1 - LEVEL) -> set[str]:

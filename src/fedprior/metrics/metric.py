@@ -25,7 +25,11 @@ Unit = Literal["%", "nats", "own", ""]
 
 
 class Metric(NamedTuple):
-    """One entry. `each` gives every example's share [n], where the metric is their mean."""
+    """One entry. `each` gives every example's share [n], where the metric is their mean.
+
+    `pseudo` gives pseudo-values [n] of a metric that is not a mean: their mean is the metric, and their spread is its
+    error to first order. Where the metric is undefined there are none [0].
+    """
 
     name: str
     title: str
@@ -34,6 +38,7 @@ class Metric(NamedTuple):
     needs: Callable[[Target], bool]
     of: Callable[[Predictive, Labels], Value]
     each: Callable[[Predictive, Labels], NDArray[Any]] | None = None
+    pseudo: Callable[[Predictive, Labels], NDArray[np.float64]] | None = None
 
     def badness(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The same values on a scale on which less is better."""

@@ -30,6 +30,13 @@ def rmse(predictive: Predictive, labels: Labels) -> float:
     return math.sqrt(float(_squares(predictive, labels).mean()))
 
 
+def _parts(predictive: Predictive, labels: Labels) -> NDArray[np.float64]:
+    """Pseudo-values of the RMSE R, R + (e² - R²) / 2R by the delta method."""
+    squares = _squares(predictive, labels)
+    root = math.sqrt(float(squares.mean()))
+    return root + (squares - root**2) / (2 * root) if root > 0 else squares
+
+
 def mae(predictive: Predictive, labels: Labels) -> float:
     """Mean absolute error."""
     return float(_distances(predictive, labels).mean())
@@ -62,7 +69,7 @@ def coverage90(predictive: Predictive, labels: Labels) -> float:
 
 
 METRICS = (
-    Metric("rmse", "RMSE", "own", "lower", numbers, rmse),
+    Metric("rmse", "RMSE", "own", "lower", numbers, rmse, pseudo=_parts),
     Metric("mae", "MAE", "own", "lower", numbers, mae, _distances),
     Metric("nll", "NLL", "nats", "lower", numbers, nll, _surprises),
     Metric("r2", "R²", "", "higher", numbers, r2),

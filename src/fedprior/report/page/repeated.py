@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from fedprior.experiment import Result
 from fedprior.experiment.assessment import LOCAL, Assessment
-from fedprior.experiment.verdict import POOLED, SITE_EFFECTS, Interval
+from fedprior.experiment.verdict import POOLED, SITE_EFFECTS
 from fedprior.metrics import SELECTS, metrics_of
 from fedprior.report.page.facts import RunFacts, Story, calibration, story
 
@@ -42,16 +41,11 @@ def _over_splits(run: RunFacts, found: Assessment) -> RunFacts:
     return replace(
         run,
         sites=sites,
-        mean={SELECTS: _gain(found, run.name)} if compared else {},
+        mean={SELECTS: found.mean_gain(run.name)} if compared else {},
         reliability=calibration(results),
         scores={"test": test, "validation": {SELECTS: found.validation[run.name]}},
         table={site: _row(results, site, list(known)) for site in found.federation.clients},
     )
-
-
-def _gain(found: Assessment, name: str) -> Interval:
-    """The mean gain over sites and splits, whose interval is not known."""
-    return Interval(found.methods[LOCAL][SELECTS] - found.methods[name][SELECTS], math.nan, math.nan)
 
 
 def _row(results: list[Result], site: str, metrics: list[str]) -> dict[str, Any]:
