@@ -197,8 +197,14 @@ def _assessed(
     for k in range(splits):
         federation = first if k == 0 else load(*_turn(config, k))
         name = f"split-{k + 1}"
-        found[name] = _compared(config, k, federation, None if out is None else out / name, observers)
+        told = None if observers is None else _numbered(observers, f"split {k + 1}/{splits}")
+        found[name] = _compared(config, k, federation, None if out is None else out / name, told)
     return Assessment(found)
+
+
+def _numbered(observers: Observers, split: str) -> Observers:
+    """Observers that tell the runs of one split from those of another."""
+    return lambda name, rounds: observers(f"{split} {name}", rounds)
 
 
 def _compared(config: Config, k: int, federation: Federation, out: Path | None, observers: Observers) -> Comparison:

@@ -63,6 +63,13 @@ class RunFacts:
             return int(self.summary["selected"]["round"])
         return int(self.evaluations[-1]["selected"]) if self.evaluations else None
 
+    @property
+    def length(self) -> str:
+        """How many rounds it has, and whether it ended before them."""
+        done = self.trained[-1]["round"] if self.trained else self.rounds
+        early = self.summary is not None and done < self.rounds
+        return f"converged after {done:,} of {self.rounds:,} rounds" if early else f"{self.rounds:,} rounds"
+
     def score(self, metric: str, split: str = "test") -> float | None:
         """A mean over sites, of the selected models; None: nobody has it, or one diverged."""
         if self.scores:
@@ -166,7 +173,7 @@ def _text(found: Comparison, runs: Mapping[str, RunFacts]) -> str:
 
 def _run_text(result: Result) -> str:
     """A single run recommends nothing."""
-    about = f"{result.method.about.title}: the personal models of round {result.selected} of {result.summary['rounds']}"
+    about = f"{result.method.about.title}: the personal models of round {result.selected} ({facts(result).length})"
     if result.reference is None:
         return f"{about}. Without Local beside it, nothing can be said of what federation gains each site."
     return f"{about}, {_count(_sites(result))}."

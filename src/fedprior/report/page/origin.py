@@ -23,7 +23,7 @@ def note(story: Story) -> str:
     seed = run.summary["seed"] if run.summary is not None else None
     facts = [
         f"{sites:,} sites" if sites != 1 else "1 site",
-        f"{run.rounds:,} rounds",
+        run.length,
         *([f"{story.splits} splits"] if story.splits > 1 else []),
         *([f"seed {seed}"] if seed is not None else []),
         f"fedprior {run.summary['version'] if run.summary is not None else __version__}",
