@@ -30,13 +30,14 @@ def test_every_method_has_a_page_with_its_options() -> None:
 
 def test_the_example_of_a_table_is_one(tmp_path: Path) -> None:
     """With its search: two columns that share their runs, and a quick version of one of them."""
-    example, search = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "papers.md").read_text(), re.DOTALL)
+    example, figure, search = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "papers.md").read_text(), re.DOTALL)
     path = tmp_path / "somebody" / "table1.toml"
     path.parent.mkdir()
-    path.write_text(example + "\n" + search)
+    path.write_text(example + "\n" + figure + "\n" + search)
     table = read(path)
     cells = list(table.cells("paper", *table.limited("paper", None, None), table.seeds))
     assert (len(cells), len({cell.folder for cell in cells})) == (12, 6)
     assert {cell.config.rounds for cell in table.cells("quick", *table.limited("quick", None, None), 1)} == {20}
     assert table.needs == ["fashion_mnist"]
+    assert table.figure is not None
     assert len(table.tries("pFedMe")) == 3

@@ -127,14 +127,14 @@ def refused(found: Outcome, *words: str) -> None:
 def lines(found: Outcome) -> dict[str, list[str]]:
     """The rows of the list by the table's name."""
     rows = (re.split(r"\s*[│|]\s*", line.strip(" │|")) for line in found.out.splitlines())
-    return {row[0]: row[1:] for row in rows if len(row) == 4}
+    return {row[0]: row[1:] for row in rows if len(row) == 5}
 
 
 def test_papers_are_listed(call: Call) -> None:
     found = call.good("papers")
     rows = lines(found)
-    assert rows[NAME] == ["Table 0, a miniature", "runnable", "1.5 h"]
-    assert rows["small/table1"] == ["Table 1, stored", "data missing (mnist, mnist_m, usps)", "12 min"]
+    assert rows[NAME] == ["Table 0, a miniature", "–", "–", "1.5 h"]
+    assert rows["small/table1"] == ["Table 1, stored", "–", "mnist, mnist_m, usps", "12 min"]
     assert "fedprior reproduce NAME --scale quick" in found.out
     assert found.err == ""
 
@@ -149,6 +149,7 @@ def test_papers_as_json(call: Call) -> None:
             "state": "runnable",
             "part": "",
             "results": [],
+            "ran": {},
             "missing": [],
             "seeds": 2,
             "minutes": 90.0,
@@ -162,6 +163,7 @@ def test_papers_as_json(call: Call) -> None:
             "state": "data missing",
             "part": "",
             "results": [],
+            "ran": {},
             "missing": ["mnist", "mnist_m", "usps"],
             "seeds": 1,
             "minutes": 12.0,
@@ -175,12 +177,12 @@ def test_papers_tell_what_has_been_run(call: Call) -> None:
     RESULTS.mkdir()
     (RESULTS / "table0-quick.json").write_text("{}")
     (RESULTS / "table1-quick.json").write_text("{}")
-    assert lines(call.good("papers"))[NAME][1] == "runnable, run quickly"
+    assert lines(call.good("papers"))[NAME][1] == "quickly: all of it"
     (RESULTS / "table0.json").write_text("{}")
     (RESULTS / "table1.json").write_text("{}")
     rows = lines(call.good("papers"))
-    assert rows[NAME][1] == "run"
-    assert rows["small/table1"][1].startswith("run; data missing: mnist")
+    assert rows[NAME][1] == "all of it"
+    assert rows["small/table1"][1:3] == ["all of it", "mnist, mnist_m, usps"], "whatever data are stored"
     found = json.loads(call.good("papers", "--json").out)
     assert [(entry["state"], entry["results"]) for entry in found] == [("run", ["paper", "quick"])] * 2
 
@@ -214,7 +216,7 @@ def test_reproduce_quickly(call: Call) -> None:
     assert "1/2 fedavg: round 1/1" in found.err
     assert "2/2 local: round 1/1" in found.err
     assert "left" not in found.err, "the file does not say how long a quick run takes"
-    assert lines(call.good("papers"))[NAME][1] == "runnable, run quickly"
+    assert lines(call.good("papers"))[NAME][1] == "quickly: all of it, 1 seed"
 
 
 def test_reproduce_the_table(call: Call) -> None:
@@ -225,7 +227,7 @@ def test_reproduce_the_table(call: Call) -> None:
     assert (document["scale"], document["seeds"], document["columns"]) == ("paper", 2, ["all", "first"])
     assert "standard error over 2 seeds" in found.out
     assert len(list((RUNS / "paper").iterdir())) == 4
-    assert lines(call.good("papers"))[NAME][1] == "run"
+    assert lines(call.good("papers"))[NAME][1] == "all of it, 2 seeds"
 
 
 def test_reproduce_goes_on_in_the_same_folder(call: Call) -> None:
@@ -295,9 +297,10 @@ def test_a_part_is_saved_on_demand_and_says_so(call: Call) -> None:
     assert "**Part of the table**: 1 of 2 columns, 1 of 2 rows, 1 of 2 seeds." in text
     assert "`fedprior reproduce small/table0 --columns first --rows B --seeds 1`" in text
     assert "Part of the table" in (RESULTS / "table0.html").read_text()
-    assert lines(call.good("papers"))[NAME][1] == "run (1 of 2 columns, 1 of 2 rows, 1 of 2 seeds)"
+    assert lines(call.good("papers"))[NAME][1] == "1 of 2 columns, 1 of 2 rows, 1 of 2 seeds"
     listed = json.loads(call.good("papers", "--json").out)[0]
     assert (listed["state"], listed["part"]) == ("run", "1 of 2 columns, 1 of 2 rows, 1 of 2 seeds")
+    assert listed["ran"] == {"paper": "1 of 2 columns, 1 of 2 rows, 1 of 2 seeds"}
 
 
 def test_parts_are_put_together(call: Call) -> None:
@@ -307,7 +310,7 @@ def test_parts_are_put_together(call: Call) -> None:
     found = json.loads((RESULTS / "table0.json").read_text())
     assert (found["rows"], found["missing"], found["about"]["part"]) == (["A", "B"], [], "")
     assert all(len(found["cells"]["personal"][row]["all"]["values"]) == 2 for row in "AB")
-    assert lines(call.good("papers"))[NAME][1] == "run"
+    assert lines(call.good("papers"))[NAME][1] == "all of it, 2 seeds"
 
 
 def test_damaged_results_are_noticed_before_anything_is_run(call: Call) -> None:
@@ -322,7 +325,7 @@ def test_damaged_results_are_noticed_before_anything_is_run(call: Call) -> None:
 def test_the_whole_is_no_part(call: Call) -> None:
     call.good("reproduce", NAME, "--workers", "1", "--quiet")
     assert "A part of" not in (RESULTS / "table0.md").read_text()
-    assert lines(call.good("papers"))[NAME][1] == "run"
+    assert lines(call.good("papers"))[NAME][1] == "all of it, 2 seeds"
 
 
 def test_so_far(call: Call) -> None:

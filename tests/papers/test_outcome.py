@@ -10,7 +10,7 @@ import pytest
 
 from fedprior.experiment.journal import jsonable
 from fedprior.papers import Outcome, Pair, ranking
-from fedprior.papers.outcome import Number
+from fedprior.papers.outcome import Number, own_noise
 
 Verdict = Literal["holds", "level", "reversed"]
 
@@ -179,6 +179,22 @@ def test_one_cell() -> None:
     assert outcome(cells={}).number("personal", "A", "all") is None
 
 
+def test_the_papers_own_errors_decide_what_its_order_is() -> None:
+    """91.4 ± 0.1 against 91.3 ± 0.1: 1.96 √(0.1² + 0.1²) = 0.28 > 0.1, so there is no order; 90.7 ± 0.1 is behind both.
+
+    Where the ± is over clients it is no error of the mean, and every difference counts.
+    """
+    found = {
+        "a": Number(91.4, [90.0], paper_error=0.1),
+        "b": Number(91.3, [91.0], paper_error=0.1),
+        "c": Number(90.7, [90.5], paper_error=0.1),
+    }
+    assert [(p.better, p.worse, p.verdict) for p in ranking(found)] == [("a", "c", "reversed"), ("b", "c", "holds")]
+    assert len(ranking(found, errors=False)) == 3
+    assert own_noise(found["a"], found["b"]) == pytest.approx(0.2772, abs=1e-4)
+    assert own_noise(found["a"], Number(90.0, [])) == 0
+
+
 def test_document() -> None:
     """Everything, as JSON that any reader takes: what is not a number is null."""
     found = outcome(unknown=["μ"], stand_in="digits", chosen={"A": {"train.lr": 0.1}}, quick={"rounds": 3})
@@ -202,6 +218,9 @@ def test_document() -> None:
         "chosen": {"A": {"train.lr": 0.1}},
         "quick": {"rounds": 3},
         "missing": [],
+        "plus_minus": "seeds",
+        "figure": {},
+        "drawn": [],
     }
     personal = document["cells"]["personal"]
     assert personal["A"]["all"] == {

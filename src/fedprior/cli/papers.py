@@ -27,7 +27,7 @@ def duration(minutes: float) -> str:
 
 
 def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False) -> None:
-    """List the papers' tables, and whether they have been run, can be run, or lack data."""
+    """List the papers' tables and figures: what was run of each, at which scale, and which data it still needs."""
     from fedprior.papers import listing
 
     tables = listing()
@@ -40,6 +40,7 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
                 "state": table.state,
                 "part": table.part,
                 "results": [s for s in ("paper", "quick") if table.has_results(s)],
+                "ran": {s: told for s in ("paper", "quick") if (told := table.ran(s))},
                 "missing": table.missing,
                 "seeds": table.seeds,
                 "minutes": table.minutes,
@@ -50,18 +51,14 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
         ]
         print(json.dumps(entries, indent=2))
         return
-    grid = Grid(title="Tables of the papers", title_justify="left", caption="time: all seeds on two cores")
-    for column in ("name", "title", "state", "time"):
+    caption = "run: at the paper's scale, or else quickly; time: all seeds on two cores"
+    grid = Grid(title="Tables and figures of the papers", title_justify="left", caption=caption)
+    for column in ("name", "title", "run", "data missing here", "time"):
         grid.add_column(column)
     for table in tables:
-        quick = table.has_results("quick") and table.state != "run"
-        state = table.state + (f" ({part})" if (part := table.part) else "") + (", run quickly" if quick else "")
-        if table.missing:
-            names = ", ".join(table.missing)
-            state += f" ({names})" if table.state == "data missing" else f"; data missing: {names}"
-        grid.add_row(
-            escape(table.name), escape(table.title), escape(state), duration(table.minutes) if table.minutes else "–"
-        )
+        quick = f"quickly: {told}" if (told := table.ran("quick")) else "–"
+        cells = (table.name, table.title, table.ran("paper") or quick, ", ".join(table.missing) or "–")
+        grid.add_row(*map(escape, cells), duration(table.minutes) if table.minutes else "–")
     screen().print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")
 

@@ -6,6 +6,7 @@ unknown                          unspecified settings, and the values used here
 [columns.NAME]                   what a column changes in the run; `among` selects the clients to average over
 [rows.NAME]                      a method, what it changes in the run, and the published numbers by column
 [quick]                          what `--scale quick` changes, and the columns and rows it is limited to
+[figure]                         what is drawn of the runs, if it is a figure, see `parts.Figure`
 [search]                         how `--search` chooses unspecified settings, see `papers.search`
 """
 
@@ -27,11 +28,11 @@ from fedprior.experiment.config import Section
 from fedprior.metrics import METRICS
 from fedprior.options import plain_errors
 from fedprior.papers.cell import Cell, merged, unfolded
-from fedprior.papers.parts import Column, Quick, Row, Search
+from fedprior.papers.parts import Column, Figure, Quick, Row, Search
 
 Scale = Literal["paper", "quick"]
-COSTS = ("seconds", "parameters")
-"""`seconds` is the median round; `parameters` are what a client is sent, and need no run."""
+COSTS = ("seconds", "time_share", "parameters")
+"""`seconds` is the median round, `time_share` its % of row `whole`; `parameters` are what a client is sent: no run."""
 
 
 def _metric(name: str) -> str:
@@ -57,10 +58,16 @@ class Table(BaseModel):
     rows: dict[str, Row]
     quick: Quick = Quick()
     search: Search | None = None
+    figure: Figure | None = None
     metric: Metric = "accuracy"
     unit: Annotated[float, Field(gt=0, description="the paper's unit in terms of ours")] = 0.01
     per: Annotated[Literal["client", "example"], Field(description="unit of the paper's mean; for accuracy")] = "client"
     at: Annotated[Literal["last", "best"], Field(description="the round whose test results the paper reports")] = "last"
+    plus_minus: Annotated[
+        Literal["seeds", "clients"],
+        Field(description="the paper's ±: the standard error over seeds, or the deviation over clients"),
+    ] = "seeds"
+    whole: Annotated[str, Field(description="of `time_share`: the row whose seconds are 100 %")] = ""
     seeds: Annotated[int, Field(ge=1)] = 1
     minutes: float = 0.0
     unknown: list[str] = []
@@ -112,13 +119,24 @@ class Table(BaseModel):
     @property
     def part(self) -> str:
         """How much of it was run at the paper's scale; empty for all or nothing."""
-        stem = self.results("paper")
-        try:
-            return str(
-                json.loads((stem.parent / f"{stem.name}.json").read_text(encoding="utf-8"))["about"].get("part", "")
-            )
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return str(self._saved("paper").get("about", {}).get("part", ""))
+
+    def ran(self, scale: Scale) -> str:
+        """How much of it was run at a scale, with how many seeds, whatever data are stored; empty for nothing."""
+        if not self.has_results(scale):
             return ""
+        found = self._saved(scale)
+        part, seeds = str(found.get("about", {}).get("part", "")), found.get("seeds", 0)
+        count = [f"{seeds} seed{'s' if seeds != 1 else ''}"] if seeds and "seed" not in part else []
+        return ", ".join([part or "all of it", *count])
+
+    def _saved(self, scale: Scale) -> dict[str, Any]:
+        stem = self.results(scale)
+        try:
+            found = json.loads((stem.parent / f"{stem.name}.json").read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) and isinstance(found.get("about", {}), dict) else {}
+        except (OSError, ValueError):
+            return {}
 
     @property
     def state(self) -> str:
@@ -226,11 +244,14 @@ def read(path: Path) -> Table:
     with plain_errors(f"'{path}'"):
         table = Table(**content, path=path)
     for name, row in table.rows.items():
-        for column in (*row.paper, *row.paper_global, *row.columns):
+        for column in (*row.paper, *row.paper_global, *row.error, *row.error_global, *row.columns):
             if column not in table.columns:
                 raise FedpriorError(f"'{path}': row '{name}' refers to a column '{column}' that does not exist.")
     if table.per == "example" and table.metric != "accuracy":
         raise FedpriorError(f"'{path}': {table.metric} is averaged per client: leave out `per`.")
+    if (table.metric == "time_share") != bool(table.whole):
+        raise FedpriorError(f"'{path}': `whole` names the row that shares of time refer to: give both or neither.")
+    _chosen("row", [table.whole] if table.whole else None, table.rows, f"'{path}'")
     _chosen("column", table.quick.columns, table.columns, f"'{path}'")
     _chosen("row", table.quick.rows, table.rows, f"'{path}'")
     _check_search(table)

@@ -16,8 +16,11 @@ from fedprior.metrics.classes import METRICS
 from fedprior.papers.definition import Scale
 
 Kind = Literal["personal", "global"]
-COSTS = ("seconds", "parameters")
+TIMES = ("seconds", "time_share")
+COSTS = (*TIMES, "parameters")
 """Costs that a table may hold instead of a metric."""
+NORMAL = 1.96
+"""Standard errors to either side of a 95 % interval."""
 LESS = (*COSTS, *(metric.name for metric in METRICS if metric.better == "lower"))
 """Quantities where less is better."""
 
@@ -28,6 +31,8 @@ class Number(NamedTuple):
     paper: float | None
     values: list[float]  # one per seed
     by_client: tuple[float, ...] = ()  # the same with every client counting equally, where the paper's mean is another
+    paper_error: float | None = None  # the paper's ±
+    spread: tuple[float, ...] = ()  # the deviation over clients, where the paper's ± is that
 
     @property
     def ours(self) -> float:
@@ -76,6 +81,9 @@ class Outcome:
     stand_in: str = ""
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)  # row -> what a search on validation data chose
     quick: dict[str, Any] = field(default_factory=dict)  # what the quick scale changes in every run, such as train.lr
+    plus_minus: str = "seeds"  # what the paper's ± is over
+    figure: dict[str, Any] = field(default_factory=dict)  # what is drawn, for a figure
+    drawn: list[dict[str, Any]] = field(default_factory=list)  # its data, see `papers.figures`
 
     def number(self, kind: Kind, row: str, column: str) -> Number | None:
         """One cell."""
@@ -84,7 +92,7 @@ class Outcome:
     def ranking(self, kind: Kind, column: str) -> list[Pair]:
         """The paper's order of the methods in a column, pair by pair."""
         found = {row: columns[column] for row, columns in self.cells.get(kind, {}).items() if column in columns}
-        return ranking(found, ascending=self.metric in LESS)
+        return ranking(found, ascending=self.metric in LESS, errors=self.plus_minus == "seeds")
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -95,6 +103,8 @@ class Outcome:
                 row: {
                     column: {"paper": n.paper, "ours": n.ours, "delta": n.delta, "error": n.error, "values": n.values}
                     | ({"by_client": list(n.by_client)} if n.by_client else {})
+                    | ({"paper_error": n.paper_error} if n.paper_error is not None else {})
+                    | ({"spread": list(n.spread)} if n.spread else {})
                     for column, n in columns.items()
                 }
                 for row, columns in self.cells.get(kind, {}).items()
@@ -108,16 +118,17 @@ class Outcome:
         return document
 
 
-def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[Pair]:
+def ranking(numbers: Mapping[str, Number], *, ascending: bool = False, errors: bool = True) -> list[Pair]:
     """Every pair of methods that differ in the paper: whether ours are in that order, level, or reversed.
 
-    Methods that diverged are left out.
+    Methods that diverged are left out, and so are pairs that do not differ beyond the paper's own standard errors, if
+    it has them (`errors`): there the paper has no order to hold.
     """
     pairs = []
     known = {row: n for row, n in numbers.items() if n.paper is not None and not math.isnan(n.ours)}
     for a, b in itertools.combinations(known, 2):
         gap = (known[a].paper or 0.0) - (known[b].paper or 0.0)
-        if gap == 0:
+        if gap == 0 or (errors and abs(gap) <= own_noise(known[a], known[b])):
             continue
         better, worse = (a, b) if (gap > 0) != ascending else (b, a)
         ours = known[better].ours - known[worse].ours
@@ -126,6 +137,12 @@ def ranking(numbers: Mapping[str, Number], *, ascending: bool = False) -> list[P
         else:
             pairs.append(Pair(better, worse, "holds" if (ours > 0) != ascending else "reversed"))
     return pairs
+
+
+def own_noise(a: Number, b: Number) -> float:
+    """The half width of the 95 % interval of the paper's difference, by its standard errors; 0 where it has none."""
+    known = [e for e in (a.paper_error, b.paper_error) if e is not None]
+    return NORMAL * math.hypot(*known) if len(known) == 2 else 0.0
 
 
 def level(a: Number, b: Number) -> bool:

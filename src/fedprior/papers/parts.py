@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,10 +34,30 @@ class Row(Part):
     method: Section
     paper: Annotated[Numbers, Field(description="of the personal models")] = {}
     paper_global: Annotated[Numbers, Field(description="of the shared model")] = {}
+    error: Annotated[Numbers, Field(description="the paper's ± of `paper`, see the table's `plus_minus`")] = {}
+    error_global: Annotated[Numbers, Field(description="the paper's ± of `paper_global`")] = {}
     columns: Annotated[dict[str, Section], Field(description="options of the method in single columns")] = {}
     tries: Annotated[
         list[Section] | None, Field(description="settings to try instead of the search's own; [] for none")
     ] = None
+
+
+class Figure(BaseModel):
+    """What is drawn of the runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    draw: Annotated[
+        Literal["curves", "client curves", "clients", "settings", "partition"],
+        Field(
+            description="the metric over rounds, of all clients or of each; each client's numbers in the end; the "
+            "metric over the columns; who has which labels (nothing is run)"
+        ),
+    ]
+    show: Annotated[
+        list[str], Field(description="of each client: metrics, or what the method logs; by default the table's metric")
+    ] = []
+    by: Annotated[Literal["examples", "corruption"], Field(description="what clients are placed by")] = "examples"
 
 
 class Search(Part):

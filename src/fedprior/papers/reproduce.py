@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from fedprior import tree
 from fedprior.data.federation import Federation
-from fedprior.errors import FedpriorError, unknown
+from fedprior.errors import FedpriorError
 from fedprior.experiment import Observers
 from fedprior.experiment.folder import COMPLETE, begin, carry_out
 from fedprior.experiment.journal import Journal
 from fedprior.experiment.placing import at_work
 from fedprior.experiment.seal import JOURNALS, check
-from fedprior.papers import provenance
+from fedprior.papers import figures, provenance
 from fedprior.papers.cell import Cell, folded
 from fedprior.papers.definition import Scale, Table
-from fedprior.papers.outcome import LESS, Kind, Number, Outcome
-from fedprior.papers.parts import Column
+from fedprior.papers.outcome import Kind, Number, Outcome
+from fedprior.papers.values import spread_of, value_of
 from fedprior.rng import Key
 
 HEAVY = ("models", "checkpoint", "predictions.safetensors", "prior.safetensors")
@@ -55,11 +53,17 @@ def reproduce(
     outcome.unknown, outcome.stand_in = table.unknown, table.stand_in
     outcome.chosen = {row: table.chosen[row] for row in methods if row in table.chosen}
     outcome.quick = folded(table.quick.run) if scale == "quick" else {}
+    outcome.plus_minus = table.plus_minus
+    outcome.figure = table.figure.model_dump() if table.figure else {}
     data = Loaded()
     seconds: dict[str, float] = {}  # by folder: columns may share a run
     ran: set[tuple[str, str, int]] = set()
     for planned in table.cells(scale, chosen, methods, count):
         cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
+        if table.figure and table.figure.draw == "partition":
+            outcome.drawn += figures.partition(cell, data.of(cell))
+            ran.add((cell.row, cell.column, cell.seed))
+            continue
         if table.metric == "parameters":
             number = Number(table.rows[cell.row].paper.get(cell.column), [parameters(cell, data) / table.unit])
             outcome.cells.setdefault("personal", {}).setdefault(cell.row, {})[cell.column] = number
@@ -70,15 +74,28 @@ def reproduce(
         summary, journal = done(cell, out / cell.folder, observers, data, keep_models=keep_models)
         seconds[cell.folder] = float(summary["timing"]["seconds"])
         _enter(outcome, table, cell, summary, journal)
+        outcome.drawn += figures.drawn(table, cell, summary, journal)
         ran.add((cell.row, cell.column, cell.seed))
     if so_far:
         if not ran:
             raise FedpriorError(f"nothing of {table.name} is finished in '{out}': run it without --so-far.")
         _narrow(outcome, table, ran)
+    _relate(outcome, table.whole)
     outcome.about = provenance.about(sum(seconds.values()))
     outcome.about["command"] = provenance.command(table, outcome)
     outcome.about["part"] = provenance.part(table, outcome)
     return outcome
+
+
+def _relate(outcome: Outcome, whole: str) -> None:
+    """Seconds as a percentage of those of the row `whole`, seed by seed."""
+    numbers = outcome.cells.get("personal", {}) if whole else {}
+    for column in outcome.columns if whole in numbers else ():
+        hundred = list(numbers[whole][column].values)
+        for row in numbers.values():
+            row[column] = row[column]._replace(
+                values=[100 * v / h for v, h in zip(row[column].values, hundred, strict=False)]
+            )
 
 
 def _narrow(outcome: Outcome, table: Table, ran: set[tuple[str, str, int]]) -> None:
@@ -177,60 +194,20 @@ def done(
 
 def _enter(outcome: Outcome, table: Table, cell: Cell, summary: Mapping[str, Any], journal: Journal) -> None:
     row, column = table.rows[cell.row], table.columns[cell.column]
-    kinds: tuple[tuple[Kind, dict[str, float]], ...] = (("personal", row.paper), ("global", row.paper_global))
-    for kind, published in kinds:
+    kinds: tuple[tuple[Kind, dict[str, float], dict[str, float]], ...] = (
+        ("personal", row.paper, row.error),
+        ("global", row.paper_global, row.error_global),
+    )
+    for kind, published, errors in kinds:
         value = value_of(table, column, kind, summary, journal, per=table.per)
         if value is None or (kind == "global" and not row.paper_global):
             continue
         numbers = outcome.cells.setdefault(kind, {}).setdefault(cell.row, {})
-        number = numbers.get(cell.column, Number(published.get(cell.column), []))
+        number = numbers.get(cell.column, Number(published.get(cell.column), [], paper_error=errors.get(cell.column)))
         number.values.append(value / table.unit)
+        spread = spread_of(table, column, kind, summary, journal) if table.plus_minus == "clients" else None
+        if spread is not None:
+            number = number._replace(spread=(*number.spread, spread / table.unit))
         if table.per == "example" and (by_client := value_of(table, column, kind, summary, journal)) is not None:
             number = number._replace(by_client=(*number.by_client, by_client / table.unit))
         numbers[cell.column] = number
-
-
-def value_of(
-    table: Table,
-    column: Column,
-    kind: Kind,
-    summary: Mapping[str, Any],
-    journal: Journal,
-    split: str = "test",
-    per: Literal["client", "example"] = "client",
-) -> float | None:
-    """The cell's number of one kind."""
-    if table.metric == "seconds":
-        rounds = [e["seconds"] for e in journal.events if e["kind"] == "round"]
-        return float(np.median(rounds)) if kind == "personal" else None
-    wanted = _members(column.among, summary)
-    found: dict[int, list[tuple[float, float]]] = {}  # round -> value and weight of each client
-    for line in journal.rows:
-        if line["model"] == kind and line["split"] == split and line["client"] in wanted:
-            value, weight = line.get(table.metric), float(line["examples"]) if per == "example" else 1.0
-            if value is not None:  # nan, the metric of a model that diverged, makes the mean nan too
-                found.setdefault(line["round"], []).append((value, weight))
-    if not found:
-        return None
-    means = {number: sum(v * w for v, w in pairs) / sum(w for _, w in pairs) for number, pairs in found.items()}
-    if table.at == "best":
-        finished = [mean for mean in means.values() if not math.isnan(mean)]
-        return (min if table.metric in LESS else max)(finished, default=math.nan)
-    return means[max(means)]
-
-
-def _members(among: str, summary: Mapping[str, Any]) -> set[str]:
-    clients = summary["clients"]
-    if among == "all":
-        return {c["client"] for c in clients}
-    if among == "smallest tenth":
-        ordered = sorted(clients, key=lambda c: (c["train"], c["client"]))
-        return {c["client"] for c in ordered[: math.ceil(len(clients) / 10)]}
-    if among == "newcomers":
-        return set(summary["newcomers"])
-    if among == "original":
-        return {c["client"] for c in clients} - set(summary["newcomers"])
-    chosen, known = {name.strip() for name in among.split(",")}, {c["client"] for c in clients}
-    for name in sorted(chosen - known):
-        raise unknown("client", name, known)
-    return chosen

@@ -14,6 +14,9 @@ from fedprior.papers import provenance
 from fedprior.papers.definition import Scale, Table
 from fedprior.papers.outcome import Kind, Number, Outcome
 
+LATER = ("plus_minus", "figure", "drawn")
+"""Fields that results of earlier versions do not have."""
+
 
 def beside(table: Table, scale: Scale) -> Outcome | None:
     """The results saved beside the table."""
@@ -26,7 +29,8 @@ def read(path: Path) -> Outcome:
     """An outcome from its `document`."""
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = {field.name: document[field.name] for field in fields(Outcome)}
+        known = {field.name: document[field.name] for field in fields(Outcome) if field.name not in LATER}
+        known |= {name: document[name] for name in LATER if name in document}
         known["cells"] = {
             kind: {row: {column: _number(n) for column, n in columns.items()} for row, columns in rows.items()}
             for kind, rows in document["cells"].items()
@@ -44,7 +48,7 @@ def _number(cell: dict[str, Any]) -> Number:
     values, by_client = (
         [math.nan if v is None else v for v in found] for found in (cell["values"], cell.get("by_client", ()))
     )  # null: a client diverged
-    return Number(cell["paper"], values, tuple(by_client))
+    return Number(cell["paper"], values, tuple(by_client), cell.get("paper_error"), tuple(cell.get("spread", ())))
 
 
 def together(table: Table, old: Outcome, new: Outcome) -> Outcome:
@@ -62,6 +66,9 @@ def together(table: Table, old: Outcome, new: Outcome) -> Outcome:
         for kind, number in (numbers or {"personal": Number(table.rows[row].paper.get(column), [])}).items():
             done.cells.setdefault(kind, {}).setdefault(row, {})[column] = number
         done.missing += [(row, column, seed) for seed in range(_seeds(numbers), done.seeds)]
+    newer = {(line["row"], line["column"], line["seed"]) for line in new.drawn}
+    kept_lines = [line for line in old.drawn if (line["row"], line["column"], line["seed"]) not in newer]
+    done.drawn = [line for line in kept_lines if line["row"] in rows and line["column"] in columns] + new.drawn
     done.chosen = {row: setting for row, setting in (old.chosen | new.chosen).items() if row in rows}
     done.about = dict(new.about)
     if kept:

@@ -21,7 +21,8 @@ from fedprior.files import write_text
 from fedprior.papers.definition import Table
 from fedprior.papers.outcome import LESS, Kind
 from fedprior.papers.provenance import about
-from fedprior.papers.reproduce import Loaded, done, value_of
+from fedprior.papers.reproduce import Loaded, done
+from fedprior.papers.values import value_of
 
 SEED = 0
 

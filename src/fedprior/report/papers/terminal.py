@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedprior.papers.outcome import Kind, Outcome
-from fedprior.report.papers.words import cell, heading, shown, told, what
+from fedprior.report.papers.words import heading, of, shown, told, what
 
 
 def grid(outcome: Outcome, kind: Kind) -> Group:
@@ -24,7 +24,7 @@ def grid(outcome: Outcome, kind: Kind) -> Group:
     for column in outcome.columns:
         found.add_column(escape(column), justify="right")
     for row in shown(outcome, kind):
-        found.add_row(escape(row), *(cell(outcome.number(kind, row, column)) for column in outcome.columns))
+        found.add_row(escape(row), *(of(outcome, kind, row, column) for column in outcome.columns))
     return Group(title, found)
 
 

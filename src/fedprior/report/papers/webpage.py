@@ -8,6 +8,7 @@ from fedprior.report.charts.papers import column as drawing
 from fedprior.report.page.blocks import Block, Code, Figure, Listing, Prose, Section
 from fedprior.report.page.document import Page, document
 from fedprior.report.papers import words
+from fedprior.report.papers.drawings import figures
 
 
 def page(outcome: Outcome) -> str:
@@ -20,9 +21,12 @@ def page(outcome: Outcome) -> str:
         "A stand-in": outcome.stand_in,
     }
     blocks: list[Block] = [Prose(f"{title}: {told}", "warning") for title, told in notices.items() if told]
-    blocks += [Code(about.get("command", "")), Prose(_legend(outcome), "note")]
+    blocks.append(Code(about.get("command", "")))
+    blocks += [] if outcome.figure else [Prose(_legend(outcome), "note")]
+    drawings = figures(outcome)
+    blocks += drawings
     for kind in words.KINDS:
-        if words.shown(outcome, kind):
+        if words.shown(outcome, kind) and not drawings:
             heading = words.heading(outcome, kind)
             blocks.append(Section(f"{heading[0].upper()}{heading[1:]}", _columns(outcome, kind)))
     if outcome.chosen:
@@ -43,7 +47,7 @@ def _columns(outcome: Outcome, kind: Kind) -> list[Block]:
     blocks: list[Block] = []
     for column in outcome.columns:
         numbers = [(row, n) for row in words.shown(outcome, kind) if (n := outcome.number(kind, row, column))]
-        entries = [Entry(row, n.paper, n.ours, n.error, words.cell(n)) for row, n in numbers]
+        entries = [Entry(row, n.paper, n.ours, n.error, words.of(outcome, kind, row, column)) for row, n in numbers]
         chart, order = drawing(entries), words.verdict(outcome.ranking(kind, column))
         blocks.append(Prose(f"{column}: {order}", "note") if chart is None else Figure(chart, column, order))
     return blocks

@@ -14,6 +14,7 @@ QUICK = "Not the paper's setting"
 CHOSEN = "By `--search`, with equally many settings for every method, except as noted below."
 WHAT = {metric.name: f"{metric.title} in {metric.unit}" if metric.unit else metric.title for metric in METRICS} | {
     "seconds": "seconds per round",
+    "time_share": "seconds per round, in % of the whole",
     "parameters": "numbers sent to a client",
 }
 KINDS: dict[Kind, str] = {"personal": "personal models", "global": "the shared model"}
@@ -58,6 +59,11 @@ def told(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in setting.items())
 
 
+def of(outcome: Outcome, kind: Kind, row: str, column: str) -> str:
+    """One cell of an outcome in words."""
+    return cell(outcome.number(kind, row, column), errors=outcome.plus_minus == "seeds")
+
+
 def verdict(pairs: list[Pair]) -> str:
     """One sentence about a column's order."""
     if not pairs:
@@ -72,11 +78,12 @@ def verdict(pairs: list[Pair]) -> str:
     return "; ".join(said)
 
 
-def cell(number: Number | None) -> str:
-    """`80.4 → 81.3 ± 1.0 (+0.9)`."""
+def cell(number: Number | None, *, errors: bool = True) -> str:
+    """`80.4 → 81.3 ± 1.0 (+0.9)`; `errors`: the paper's ± is an error of its number."""
     if number is None or (number.paper is None and not number.values):
         return ""
     paper = "–" if number.paper is None else digits(number.paper)
+    paper += f" ± {number.paper_error:.1f}" if errors and number.paper_error is not None else ""
     if not number.values:
         return f"{paper} →"
     if math.isnan(number.ours):
