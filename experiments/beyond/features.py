@@ -1,6 +1,6 @@
 """Mixed as the head of a network: are a learned prior and a posterior per site worth more than fine-tuning?
 
-    python experiments/beyond/features.py [--seeds 3] [--rounds 30]
+    python experiments/beyond/features.py [--seeds 3] [--rounds 30] [--data digits]
 
 FedAvg trains a perceptron with 16 hidden units; the features of every example under the base of its selected round are
 a new federation, on which `mixed` is fitted. Beside it: FedAvg, FedAvg-FT and Local with the same network, and `mixed`
@@ -58,9 +58,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Mixed on learned features.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--data", default="", help="only federations whose title contains this")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for title, section in FEDERATIONS.items():
+        if given.data not in title:
+            continue
         runs = [scores(load(seed=seed, **section), given.rounds, seed) for seed in range(given.seeds)]
         print(f"{title}: {given.seeds} seeds, {given.rounds} rounds; test NLL, accuracy in %", flush=True)
         for name in runs[0]:

@@ -15,7 +15,7 @@ from fedprior.bayes import glm, mixed, scoring, standard
 from fedprior.bayes.covariance import FLOOR, Covariance, Diagonal, Full
 from fedprior.bayes.glm import Family, Multinomial, Normal, Rows
 from fedprior.bayes.lda import unpack
-from fedprior.bayes.mixed import Fit, Message
+from fedprior.bayes.mixed import Doubt, Fit, Message
 
 FAMILIES: dict[str, Family] = {"logistic": Multinomial(2), "softmax": Multinomial(3), "normal": Normal(0.7)}
 
@@ -39,13 +39,19 @@ def parameters(family: Family, full: bool, inputs: int = 2) -> tuple[Tensor, Ten
     return torch.from_numpy(rng.normal(size=D) * 0.5), torch.from_numpy(L)
 
 
+def unsure(size: int, seed: int = 2) -> Doubt:
+    """Some C and U."""
+    root = np.random.default_rng(seed).normal(size=(size, size))
+    return Doubt(torch.from_numpy(root @ root.T / 50), torch.from_numpy(np.abs(root + root.T)))
+
+
 def log_z(family: Family, rows: Rows, gamma: Tensor, L: Tensor) -> Tensor:
     return mixed.posterior(family, rows, gamma, L).log_z
 
 
 def sent(family: Family, rows: Rows, gamma: Tensor, L: Tensor) -> tuple[Fit, Message]:
     fit = mixed.posterior(family, rows, gamma, L)
-    return fit, mixed.message(family, Full(len(gamma)), rows, L, fit)
+    return fit, mixed.message(family, Full(len(gamma)), rows, L, fit, unsure(len(gamma)))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -121,7 +127,7 @@ def test_the_information_is_the_variance_of_the_score() -> None:
     family, rows = Normal(0.7), sites(Normal(0.7), (20,))
     gamma, L = parameters(family, False)
     fit = mixed.posterior(family, rows, gamma, L)
-    message = mixed.message(family, Diagonal(3), rows, L, fit)
+    message = mixed.message(family, Diagonal(3), rows, L, fit, unsure(3))
     x = rows.x[0].numpy()
     inverse = np.linalg.inv(0.7 * np.eye(20) + x @ (L @ L.T).numpy() @ x.T)
     np.testing.assert_allclose(unpack(message.information, 3)[0], x.T @ inverse @ x, rtol=1e-9)
@@ -129,6 +135,100 @@ def test_the_information_is_the_variance_of_the_score() -> None:
         one = inverse @ (v * np.outer(x[:, j], x[:, j]))
         assert message.curvature[0, j].item() == pytest.approx(np.trace(one @ one) / 2, rel=1e-9)
     assert message.noise[0, 1].item() == pytest.approx(0.7**2 * np.trace(inverse @ inverse) / 2, rel=1e-9)
+
+
+def log_determinant(rows: Rows, L: Tensor, variance: float = 0.7, weights: Tensor | None = None) -> Tensor:
+    """log |ΣA| of a Gaussian, A = (H⁻¹ + Σ)⁻¹ with H = XᵀWX; W is 1/s² where it is not given."""
+    W = rows.real / variance if weights is None else weights * rows.real
+    H = rows.x.transpose(1, 2) @ (W.unsqueeze(-1) * rows.x)
+    return torch.logdet(torch.linalg.inv(torch.linalg.inv(H) + L @ L.T).sum(0))
+
+
+@pytest.mark.parametrize("family", [Normal(0.7), Multinomial(2)], ids=["normal", "logistic"])
+def test_the_derivatives_of_the_restricted_likelihood(family: Family) -> None:
+    """What REML adds: the derivatives of -½ log |ΣA| by every entry of S, and by log s², by finite differences.
+
+    For classes the weights W are as they are at the mode: the derivatives do not follow them.
+    """
+    rows, (gamma, L) = sites(family), parameters(family, True)
+    fit, plain = sent(family, rows, gamma, L)
+    C = torch.linalg.inv(unpack(plain.information, 3).sum(0))
+    doubt = Doubt(C, torch.zeros_like(C))
+    restricted = mixed.message(family, Full(3), rows, L, fit, doubt, restricted=True)
+    found = unpack((restricted.slope - plain.slope).sum(0), 3)
+    weights = family.weight(fit.eta)[..., 0, 0]
+    for i in range(3):
+        for j in range(i + 1):
+            S = torch.zeros(3, 3, dtype=torch.float64)
+            S[i, j] = S[j, i] = 1e-5
+            ends = [log_determinant(rows, L + s * L @ S / 2, weights=weights) for s in (1, -1)]
+            slope = -(ends[0] - ends[1]) / 4e-5
+            torch.testing.assert_close(found[i, j] * (1 if i == j else 2), slope, rtol=1e-6, atol=1e-8)
+    assert torch.equal(restricted.score, plain.score)
+    if isinstance(family, Normal):
+        ends = [log_determinant(rows, L, 0.7 * math.exp(s * 1e-5)) for s in (1, -1)]
+        more = (restricted.noise - plain.noise)[:, 0].sum()
+        torch.testing.assert_close(more, -(ends[0] - ends[1]) / 4e-5, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_how_modes_and_variances_move_with_the_covariance(family: Family) -> None:
+    """dθ = L M S b by finite differences of the mode; independent entries of S with variances U then add up to J.
+
+    Of the variances, dV = L M S M Lᵀ at fixed H, and the swing adds up the moves by all entries, each times √U.
+    """
+    rows, (gamma, L) = sites(family), parameters(family, True)
+    fit, D = mixed.posterior(family, rows, gamma, L), len(gamma)
+    doubt = unsure(D)
+    J, swing = torch.zeros(3, D, dtype=torch.float64), torch.zeros(3, D, dtype=torch.float64)
+    for i in range(D):
+        for j in range(i + 1):
+            S = torch.zeros(D, D, dtype=torch.float64)
+            S[i, j] = S[j, i] = 1e-5
+            ends = [mixed.posterior(family, rows, gamma, L + s * L @ S / 2).theta for s in (1, -1)]
+            J += doubt.covariance[i, j] * ((ends[0] - ends[1]) / 2e-5).square()
+            roots = [L + s * L @ S / 2 for s in (1, -1)]
+            V = [root @ torch.linalg.inv(torch.eye(D) + root.T @ fit.H @ root) @ root.T for root in roots]
+            pairs = (V[0] - V[1]).diagonal(dim1=1, dim2=2) / 2e-5
+            swing += doubt.covariance[i, j].sqrt() * pairs.abs()
+    found = mixed.spread(fit, L, doubt)
+    base = found.covariance.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.error.square() - base, J, rtol=1e-5, atol=1e-8)
+    variance = fit.V.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.freedom, (2 * (variance / swing).square()).clamp(min=1), rtol=1e-4, atol=1e-6)
+
+
+def test_the_sway_of_the_variance_of_gamma() -> None:
+    """C = (Σ A)⁻¹ by finite differences along every log variance, each times √U: independent of what a site holds."""
+    family, rows = Normal(0.7), sites(Normal(0.7))
+    gamma, L = parameters(family, False)
+    fit, first = sent(family, rows, gamma, L)
+    C = torch.linalg.inv(unpack(first.information, 3).sum(0))
+    U = torch.tensor([0.3, 0.7, 0.2], dtype=torch.float64)
+    message = mixed.message(family, Diagonal(3), rows, L, fit, Doubt(C, torch.diag(U)))
+    expected = torch.zeros(3, dtype=torch.float64)
+    for j in range(3):
+        ends = []
+        for s in (1, -1):
+            scale = torch.ones(3, dtype=torch.float64)
+            scale[j] = math.exp(s * 5e-6)  # of σ: log σ² moves by 1e-5
+            A = sent(family, rows, gamma, L * scale)[1].information
+            ends.append(torch.linalg.inv(unpack(A, 3).sum(0)).diagonal())
+        expected += U[j].sqrt() * (ends[0] - ends[1]) / 2e-5
+    torch.testing.assert_close(message.sway.sum(0), expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [Diagonal, Full])
+def test_the_variances_of_a_covariance(kind: type[Diagonal] | type[Full]) -> None:
+    """1 over the information of each entry: sites that know b exactly give ½ for a log variance, 1 for a correlation.
+
+    Var(b_i²/2) = ½, and an entry off the diagonal has the derivative b_i b_j, of variance 1.
+    """
+    covariance: Covariance = kind(2)
+    half = torch.full((2, 2), 0.5, dtype=torch.float64)
+    found = covariance.variances(10 * covariance.entries(half))
+    expected = torch.tensor([[0.2, 0.1], [0.1, 0.2]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected if kind is Full else torch.diag(expected.diagonal()))
 
 
 def test_log_z_of_a_gaussian_is_exact() -> None:
@@ -201,7 +301,7 @@ def test_a_remembered_message_follows_the_point(family: Family) -> None:
     rows, (gamma, L) = sites(family), parameters(family, False)
     fit = mixed.posterior(family, rows, gamma, L)
     covariance = Diagonal(len(gamma))
-    message = mixed.message(family, covariance, rows, L, fit)
+    message = mixed.message(family, covariance, rows, L, fit, unsure(len(gamma)))
     here = scoring.Point(gamma, covariance.start(), covariance.start(), torch.tensor(0.2, dtype=torch.float64))
     there = here._replace(gamma=gamma + 0.1, path=here.path - 0.5, log_noise=here.log_noise + 1)
     total = Message(*(leaf.sum(0) for leaf in scoring.anchored(message, here)))

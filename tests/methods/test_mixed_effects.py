@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 from sklearn.linear_model import LinearRegression
 
 import fedprior
@@ -44,9 +45,12 @@ def test_effects_are_in_the_units_of_the_table(tmp_path: Path) -> None:
     deviation = names_of(federation).units[0]
     assert fixed["estimate"][1] == pytest.approx(fixed["per_unit"][1] * deviation, rel=1e-2)
     assert fixed["estimate"][0] == pytest.approx(30 + 2 * 5, abs=2.5)
-    np.testing.assert_allclose(fixed["high"] - fixed["low"], 2 * 1.959964 * fixed["std_error"])
-    assert fixed["z"][1] == pytest.approx(fixed["estimate"][1] / fixed["std_error"][1])
-    assert abs(fixed["z"][2]) < 4
+    assert 4 < fixed["df"][0] < 12  # eight sites: at most 7 degrees, and what the prior adds
+    np.testing.assert_allclose(
+        fixed["high"] - fixed["low"], 2 * stats.t.ppf(0.975, fixed["df"]) * fixed["std_error"], rtol=1e-9
+    )
+    assert fixed["t"][1] == pytest.approx(fixed["estimate"][1] / fixed["std_error"][1])
+    assert abs(fixed["t"][2]) < 4
     assert list(between["input"]) == ["intercept", "x1", "x2", "residual"]
     assert between["deviation"].iloc[-1] == pytest.approx(0.5, rel=0.15)
     assert between["deviation"][0] == pytest.approx(2, rel=0.6)

@@ -24,6 +24,8 @@ START, FLOOR = 0.1, 1e-6
 """Variances in the beginning, and the smallest that they may become."""
 TAU2 = 0.25
 """τ² of the prior."""
+LEAST = 1e-2
+"""Information of a log variance below which it is as good as unknown."""
 
 
 class Terms(NamedTuple):
@@ -45,6 +47,9 @@ class Covariance(Protocol):
 
     def entries(self, symmetric: Tensor) -> Tensor:
         """The free entries of symmetric matrices, [..., D, D] -> [..., p]."""
+
+    def variances(self, information: Tensor) -> Tensor:
+        """U, the variances of the entries of S [D, D] by their information [p], as `Terms` and messages have it."""
 
     def moved(self, stored: Tensor, step: Tensor) -> Tensor:
         """Σ after a step [p]."""
@@ -76,6 +81,10 @@ class Diagonal:
     def entries(self, symmetric: Tensor) -> Tensor:
         """The diagonal."""
         return symmetric.diagonal(dim1=-2, dim2=-1)
+
+    def variances(self, information: Tensor) -> Tensor:
+        """Of the log variances."""
+        return torch.diag(1 / information.clamp(min=LEAST))
 
     def moved(self, stored: Tensor, step: Tensor) -> Tensor:
         """log v + step."""
@@ -116,6 +125,11 @@ class Full:
     def entries(self, symmetric: Tensor) -> Tensor:
         """The triangle."""
         return pack(symmetric)
+
+    def variances(self, information: Tensor) -> Tensor:
+        """Entries off the diagonal stand in S twice, and have twice the information of one."""
+        one = 1 / unpack(information, self.size).clamp(min=LEAST)
+        return (one + torch.diag(one.diagonal())) / 2
 
     def moved(self, stored: Tensor, step: Tensor) -> Tensor:
         """L exp(S) Lᵀ, with no eigenvalue below the floor."""

@@ -40,17 +40,17 @@ class Labels(NamedTuple):
         return frame
 
 
-def _judged(frame: pd.DataFrame, estimate: Floats, error: Floats) -> pd.DataFrame:
-    """With standard errors, z and intervals; none for a coefficient that the data say nothing about."""
+def _judged(frame: pd.DataFrame, estimate: Floats, error: Floats, freedom: Floats) -> pd.DataFrame:
+    """With standard errors, t and Student's intervals; none for a coefficient that the data say nothing about."""
     error = np.where(error > 0, error, np.nan)
-    half = stats.norm.ppf((1 + LEVEL) / 2) * error
-    columns = {"std_error": error, "z": estimate / error, "low": estimate - half, "high": estimate + half}
-    return frame.assign(estimate=estimate, **columns)
+    half = stats.t.ppf((1 + LEVEL) / 2, freedom) * error
+    columns = {"std_error": error, "df": freedom, "t": estimate / error}
+    return frame.assign(estimate=estimate, **columns, low=estimate - half, high=estimate + half)
 
 
-def fixed(labels: Labels, gamma: Floats, error: Floats) -> pd.DataFrame:
+def fixed(labels: Labels, gamma: Floats, error: Floats, freedom: Floats) -> pd.DataFrame:
     """γ [D] with its standard errors: per deviation of an input, and per unit; the intercept at the inputs' means."""
-    found = _judged(labels.rows(), gamma * labels.unit, error * labels.unit)
+    found = _judged(labels.rows(), gamma * labels.unit, error * labels.unit, freedom)
     first = np.tile([1.0] + [0.0] * len(labels.inputs), len(labels.outputs)) * labels.origin
     for column in ("estimate", "low", "high"):
         found[column] += first
@@ -66,12 +66,22 @@ def between(labels: Labels, sigma: Floats, noise: float | None) -> pd.DataFrame:
     return pd.concat([found, pd.DataFrame([own])], ignore_index=True)
 
 
-def sites(labels: Labels, names: Sequence[str], deviation: Floats, error: Floats, theta: Floats) -> pd.DataFrame:
-    """Each site's deviations [N, D] from the fixed effects, with their standard errors, and its own coefficients."""
+def sites(
+    labels: Labels,
+    names: Sequence[str],
+    theta: Floats,
+    error: Floats,
+    deviation: Floats,
+    deviation_error: Floats,
+    freedom: Floats,
+) -> pd.DataFrame:
+    """Each site's deviations [N, D] from the fixed effects, and its own coefficients, both with standard errors."""
     parts = []
-    for name, own, spread, whole in zip(names, deviation, error, theta, strict=True):
-        frame = _judged(labels.rows(), own * labels.unit, spread * labels.unit).assign(coefficient=whole * labels.unit)
+    for k, name in enumerate(names):
+        own, spread = deviation[k] * labels.unit, deviation_error[k] * labels.unit
+        frame = _judged(labels.rows(), own, spread, freedom[k])
+        frame = frame.assign(coefficient=theta[k] * labels.unit, coefficient_error=error[k] * labels.unit)
         frame.insert(0, "site", name)
         parts.append(frame)
     found = pd.concat(parts, ignore_index=True)
-    return found[np.tile((error > 0).any(0), len(names))].reset_index(drop=True)
+    return found[np.tile((deviation_error > 0).any(0), len(names))].reset_index(drop=True)

@@ -10,6 +10,13 @@ The derivatives, each tested against finite differences of log Z:
     ∂/∂γ  = Xᵀ(y - p) - ½ (I - HV) c;   information A = H - HVH
     ∂/∂S  = ½ [b bᵀ + M - I - ½ (a bᵀ + b aᵀ)],  a = M Lᵀ c;   information ½ (1 - M_ii) (1 - M_jj)
     ∂/∂ log s² = ½ (E[RSS] / s² - n),  E[RSS] = Σ (y - η)² + tr(X V Xᵀ);   information ½ (n - D + tr M²)
+
+Restricted likelihood (REML) integrates γ too, with its covariance C, and adds -½ log |ΣA|. At a fixed curvature W its
+derivatives are ½ Lᵀ A C A L by S, and ½ tr(C BᵀHB) by log s²,  B = I - VH.
+
+Σ is not known exactly either; let U be the variances of the entries of S. The mode moves as dθ = L M S b: this adds
+J = L M Cov(S b) M Lᵀ to its covariance (Kackar & Harville, JASA 79, 1984; Kass & Steffey, JASA 84, 1989). Variances
+move as dV = L M S M Lᵀ and dC = C Σ[A L S Lᵀ A] C: intervals are Student's (Satterthwaite, Biometrics 2, 1946).
 """
 
 from __future__ import annotations
@@ -27,6 +34,8 @@ from fedprior.bayes.lda import pack
 STEPS, HALVINGS = 60, 40
 TOLERANCE = 1e-10
 """Newton decrement of the last step."""
+MANY = 1e6
+"""Degrees of freedom."""
 
 
 class Fit(NamedTuple):
@@ -42,6 +51,22 @@ class Fit(NamedTuple):
     log_z: Tensor  # [C]
 
 
+class Doubt(NamedTuple):
+    """What the server does not know exactly."""
+
+    gamma: Tensor  # [D, D]  C, the covariance of γ
+    covariance: Tensor  # [D, D]  U, the variances of the entries of S
+
+
+class Spread(NamedTuple):
+    """How well each site's coefficients are known."""
+
+    covariance: Tensor  # [C, D, D]  of θ, if Σ is known: V + B C Bᵀ
+    error: Tensor  # [C, D]  the standard error of θ, with what is not known of Σ
+    deviation: Tensor  # [C, D]  and that of θ - γ
+    freedom: Tensor  # [C, D]  degrees of freedom of both
+
+
 class Message(NamedTuple):
     """All that a site tells about its rows under the current model; the server adds them up."""
 
@@ -49,13 +74,14 @@ class Message(NamedTuple):
     information: Tensor  # [C, D(D+1)/2]
     slope: Tensor  # [C, p]  by the covariance
     curvature: Tensor  # [C, p]
+    sway: Tensor  # [C, D]  standard deviation of the variance of γ, for what is not known of Σ: entries at their worst
     noise: Tensor  # [C, 2]  derivative and information of log s²; [C, 0] if there is none
     log_z: Tensor  # [C]
 
 
 def blank(size: int, entries: int, *, noise: bool) -> Message:
     """A message without content, of one site: D coefficients, p entries of the covariance."""
-    shapes = ((size,), (size * (size + 1) // 2,), (entries,), (entries,), (2 if noise else 0,), ())
+    shapes = ((size,), (size * (size + 1) // 2,), (entries,), (entries,), (size,), (2 if noise else 0,), ())
     return Message(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
 
@@ -125,8 +151,10 @@ def _fit(family: Family, rows: Rows, gamma: Tensor, L: Tensor, b: Tensor) -> Fit
     return Fit(b, theta, eta, log_density, H, M, L @ M @ L.T, log_z)
 
 
-def message(family: Family, covariance: Covariance, rows: Rows, L: Tensor, fit: Fit) -> Message:
-    """The sums of every site.
+def message(
+    family: Family, covariance: Covariance, rows: Rows, L: Tensor, fit: Fit, doubt: Doubt, *, restricted: bool = False
+) -> Message:
+    """The sums of every site; `restricted` adds the derivatives of REML.
 
     Where a site has fewer rows than columns, c = 0 (penalised quasi-likelihood): its Laplace approximation is too rough
     to be differentiated.
@@ -143,33 +171,56 @@ def message(family: Family, covariance: Covariance, rows: Rows, L: Tensor, fit: 
     slope = (outer + fit.M - torch.eye(len(L), dtype=torch.float64)) / 2
     share = 1 - fit.M.diagonal(dim1=1, dim2=2)
     curvature = share.unsqueeze(2) * share.unsqueeze(1) / 2
-    information = pack(fit.H - fit.H @ fit.V @ fit.H)
-    noise = _noise(family, rows, fit) if isinstance(family, Normal) else torch.zeros(len(b), 0, dtype=torch.float64)
-    return Message(score, information, covariance.entries(slope), covariance.entries(curvature), noise, fit.log_z)
+    A = fit.H - fit.H @ fit.V @ fit.H
+    C = doubt.gamma if restricted else torch.zeros_like(L)
+    slope = slope + (A @ L).transpose(1, 2) @ C @ A @ L / 2
+    noise = _noise(family, rows, fit, C) if isinstance(family, Normal) else torch.zeros(len(b), 0, dtype=torch.float64)
+    entries, sway = covariance.entries, _swing(doubt.gamma @ A @ L, doubt.covariance)
+    return Message(score, pack(A), entries(slope), entries(curvature), sway, noise, fit.log_z)
+
+
+def _swing(R: Tensor, U: Tensor) -> Tensor:
+    """The largest standard deviation that the diagonal of R S Rᵀ can have, [C, D]: all entries of S move together."""
+    return ((R.abs() @ U.sqrt()) * R.abs()).sum(-1)
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def _noise(family: Normal, rows: Rows, fit: Fit) -> Tensor:
-    """Derivative and information of log s²."""
+def _noise(family: Normal, rows: Rows, fit: Fit, C: Tensor) -> Tensor:
+    """Derivative and information of log s²; C is that of REML, or 0."""
     n = rows.real.sum(1)
     gap = ((rows.y - fit.eta.squeeze(-1)).square() * rows.real).sum(1) / family.variance
-    expected = gap + (fit.H * fit.V).sum((1, 2))
+    B = torch.eye(len(C), dtype=torch.float64) - fit.V @ fit.H
+    expected = gap + (fit.H * (fit.V + B @ C @ B.transpose(1, 2))).sum((1, 2))
     information = n - fit.M.shape[-1] + fit.M.square().sum((1, 2))
     return torch.stack([(expected - n) / 2, information / 2], 1)
 
 
-def spread(fit: Fit, C: Tensor) -> tuple[Tensor, Tensor]:
-    """The covariance of θ, [C, D, D], and the standard errors of θ - γ, [C, D], if γ has the covariance C [D, D].
+def spread(fit: Fit, L: Tensor, doubt: Doubt) -> Spread:
+    """How well θ and θ - γ are known.
 
-    The mode moves with γ as θ̂' = B = I - VH, and the deviation as -VH: V + B C Bᵀ and V + VH C HV.
+    The mode moves with γ as B = I - VH, and its deviation as -VH: V + B C Bᵀ and V + VH C HV, both with J.
     """
-    VH = fit.V @ fit.H
-    B = torch.eye(len(C), dtype=torch.float64) - VH
-    deviation = (fit.V + VH @ C @ VH.transpose(1, 2)).diagonal(dim1=1, dim2=2)
-    return fit.V + B @ C @ B.transpose(1, 2), deviation.clamp(min=0).sqrt()
+    VH, LM = fit.V @ fit.H, L @ fit.M
+    B = torch.eye(len(L), dtype=torch.float64) - VH
+    covariance = fit.V + B @ doubt.gamma @ B.transpose(1, 2)
+    N = doubt.covariance * fit.b.unsqueeze(2) * fit.b.unsqueeze(1)  # of entries that S has twice; then the diagonal
+    N.diagonal(dim1=1, dim2=2).copy_(fit.b.square() @ doubt.covariance)
+    J = _variances(LM @ N @ LM.transpose(1, 2))
+    deviation = _variances(fit.V + VH @ doubt.gamma @ VH.transpose(1, 2)) + J
+    freedom = degrees(_variances(fit.V), _swing(LM, doubt.covariance))
+    return Spread(covariance, (_variances(covariance) + J).sqrt(), deviation.sqrt(), freedom)
+
+
+def _variances(covariance: Tensor) -> Tensor:
+    return covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+
+
+def degrees(variance: Tensor, sway: Tensor) -> Tensor:
+    """Degrees of freedom of a variance that is estimated with a standard deviation: 1 to a million (known)."""
+    return (2 * (variance / sway).square()).nan_to_num(MANY).clamp(1.0, MANY)
 
 
 def bounded(sums: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ class Server(NamedTuple):
     point: Point
     trial: Trial
     uncertainty: Tensor  # [D(D+1)/2]  C
+    variances: Tensor  # [D(D+1)/2]  U: how well Σ is known
+    sway: Tensor  # [D]  the standard deviation of C's diagonal
     notes: Message  # [N, ...]  as `scoring.anchored` has them
     n: Tensor  # [N]  rows
     log_z: Tensor  # []  Σ log Z, the log-likelihood
@@ -38,6 +40,7 @@ class Down(NamedTuple):
     covariance: Tensor
     log_noise: Tensor
     uncertainty: Tensor
+    variances: Tensor
 
 
 class Up(NamedTuple):
@@ -55,7 +58,9 @@ class Personal(NamedTuple):
     mean: Tensor  # [C, i]
     scale: Tensor  # [C, i]
     theta: Tensor  # [C, D]
-    covariance: Tensor  # [C, D(D+1)/2]  of θ
+    covariance: Tensor  # [C, D(D+1)/2]  of θ, to predict with: Σ is taken as known
+    error: Tensor  # [C, D]  the standard error of θ
     deviation: Tensor  # [C, D]  θ - γ
-    error: Tensor  # [C, D]  the standard error of the deviation
+    deviation_error: Tensor  # [C, D]
+    freedom: Tensor  # [C, D]  degrees of freedom of both errors
     log_noise: Tensor  # [C]

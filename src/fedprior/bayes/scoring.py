@@ -64,6 +64,7 @@ class Model(NamedTuple):
     random: Tensor  # [D]  1 where a coefficient may differ by site
     precision: Tensor  # [D]  of the prior of γ; 0: flat
     informed: bool  # the covariance has a prior
+    restricted: bool = False  # γ is integrated out as well
 
 
 def start(covariance: Covariance, size: int) -> Trial:
@@ -110,6 +111,12 @@ def uncertainty(model: Model, information: Tensor) -> Tensor:
     return _inverse(_precision(model, information))
 
 
+def variances(model: Model, curvature: Tensor, point: Point) -> Tensor:
+    """U, the variances of the entries of S by their information in messages and prior, [D, D]."""
+    prior = model.covariance.prior(point.covariance, model.random).information if model.informed else 0.0
+    return model.covariance.variances(curvature + prior)
+
+
 def _precision(model: Model, information: Tensor) -> Tensor:
     return unpack(information, len(model.precision)) + torch.diag(model.precision)
 
@@ -129,9 +136,12 @@ def _stiffened(A: Tensor, along: Tensor, fall: Tensor) -> Tensor:
     return A + (factor - 1) / size * expected.unsqueeze(1) * expected
 
 
-def objective(model: Model, point: Point, log_z: Tensor) -> Tensor:
-    """Σ log Z + log prior, []."""
-    value = log_z - (model.precision * point.gamma.square()).sum() / 2
+def objective(model: Model, point: Point, total: Message) -> Tensor:
+    """Σ log Z + log prior; restricted: - ½ log |ΣA + P| in the directions that the data say something of, []."""
+    value = total.log_z - (model.precision * point.gamma.square()).sum() / 2
+    if model.restricted:
+        values = torch.linalg.eigvalsh(_precision(model, total.information))
+        value = value - values[values > RANK * values.max()].log().sum() / 2
     return value + model.covariance.prior(point.covariance, model.random).value if model.informed else value
 
 
@@ -174,7 +184,7 @@ def advanced(
     model: Model, total: Message, trial: Trial, point: Point, sites: int, *, news: bool
 ) -> tuple[Trial, Point]:
     """One round at the server. `news`: every remembered message was made at `point`, so objectives compare."""
-    value = objective(model, point, total.log_z)
+    value = objective(model, point, total)
     before = trial.objective
     if news and bool(value < before - 1e-6 * (1 + before.abs())) and float(trial.length) > SHORTEST:
         trial = trial._replace(length=trial.length / 3)

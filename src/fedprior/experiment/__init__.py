@@ -23,6 +23,7 @@ from fedprior.experiment.placing import at_work
 from fedprior.experiment.prior import load_prior
 from fedprior.experiment.repeated import assess
 from fedprior.experiment.result import PersonalModel, Result, load_model
+from fedprior.experiment.track import Track, tracks
 from fedprior.methods import build
 from fedprior.options import check_names, check_truths, check_values, plain_errors
 from fedprior.protocol import Method
@@ -246,14 +247,17 @@ def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
 
 def _carry_out(setups: Mapping[str, Setup], folder: Path | None, observers: Observers) -> Comparison:
     results: dict[str, Result] = {}
+    shared = tracks(setups)
     for name, setup in setups.items():
         place = None if folder is None else folder / name
-        results[name] = _finished(setup, place, results.get("local"), observers)
+        results[name] = _finished(setup, place, results.get("local"), observers, shared.get(name))
     return Comparison(results)
 
 
-def _finished(setup: Setup, folder: Path | None, reference: Result | None, observers: Observers) -> Result:
+def _finished(
+    setup: Setup, folder: Path | None, reference: Result | None, observers: Observers, track: Track | None = None
+) -> Result:
     """Do the rest of a run; a finished one is only read, and has nothing to observe."""
     read = folder is not None and folders.finished(folder, setup.settings.rounds)
     observe = None if read else observers(setup.method.about.name, setup.settings.rounds)
-    return folders.carry_out(setup, folder, reference, observe)
+    return folders.carry_out(setup, folder, reference, observe, track=track)

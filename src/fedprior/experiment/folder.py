@@ -25,6 +25,7 @@ from fedprior.experiment.journal import Observer
 from fedprior.experiment.loop import execute
 from fedprior.experiment.placing import claim, place
 from fedprior.experiment.result import Result, load_result
+from fedprior.experiment.track import Track
 from fedprior.files import write_text
 
 RUN, COMPARISON, COMPLETE = "config.toml", "comparison.toml", "summary.json"
@@ -58,10 +59,11 @@ def carry_out(
     reference: Result | None = None,
     observe: Observer | None = None,
     runner: RunnerFactory | None = None,
+    track: Track | None = None,
 ) -> Result:
     """Do the rest of a run, or only read a finished one; the caller holds the folder's lock.
 
-    `runner` does the jobs of clients that are elsewhere.
+    `runner` does the jobs of clients that are elsewhere; a `track` is shared by methods that train in the same way.
     """
     method, federation = setup.method, setup.federation
     if folder is not None and finished(folder, setup.settings.rounds):
@@ -77,6 +79,7 @@ def carry_out(
         reference=reference,
         observe=observe,
         runner=runner,
+        track=track,
     )
 
 

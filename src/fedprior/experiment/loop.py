@@ -22,9 +22,10 @@ from fedprior.experiment.checkpoint import Checkpoint, Saver, damaged
 from fedprior.experiment.config import Settings, Setup
 from fedprior.experiment.describe import describe, outcome
 from fedprior.experiment.identity import GROWS, identity
-from fedprior.experiment.journal import Journal, Observer
+from fedprior.experiment.journal import Event, Journal, Observer
 from fedprior.experiment.result import Last, Result
 from fedprior.experiment.selection import Selection, validation_score
+from fedprior.experiment.track import Track
 from fedprior.files import clear_temporary
 from fedprior.metrics import Cohort, cohort, cohort_metrics, metrics_of
 
@@ -44,8 +45,12 @@ def execute(
     reference: Result | None = None,
     observe: Observer | None = None,
     runner: RunnerFactory | None = None,
+    track: Track | None = None,
 ) -> Result:
-    """Run a bound method from the start, or from the newest checkpoint of `folder`."""
+    """Run a bound method from the start, or from the newest checkpoint of `folder`.
+
+    With a `track`, the method follows it if it can, and leaves one otherwise.
+    """
     began = time.perf_counter()
     with (
         single_thread(),
@@ -63,17 +68,21 @@ def execute(
         config = identity(Setup(method, federation, dict(model), settings))
         run = Run(engine, settings, Journal(folder, observe), folder, config)
         first = run.restored() if resume else 0
+        shared = run.join(track, first)
         done = first
         while not run.over(done):
             run.advance(done)
             done += 1
         run.evaluate(done)
+        if track is not None:
+            track.end()
         models, selection, last = engine.kept, run.selection, Last(run.last, engine.memory.personal)
         server = engine.prior
         converged = run.converged
     summary = describe(method, federation, settings, model)
     summary |= outcome(run.journal, done, selection.round, "converged" if converged else settings.select)
-    summary["timing"] = {"seconds": time.perf_counter() - began, "first_round": first}
+    seconds = time.perf_counter() - began + shared.get("trained_seconds", 0.0)  # what the method takes alone
+    summary["timing"] = {"seconds": seconds, "first_round": first, **shared}
     assert selection.predictions is not None
     result = Result(method, federation, run.journal, selection.predictions, models, summary, reference, last, server)
     summary |= result.numbers()
@@ -93,6 +102,8 @@ class Run:
         self.last: Predictions = {}
         self.pending: Logged | None = None  # an evaluation that the next round brings along
         self.warned = False
+        self.track: Track | None = None
+        self.follows = False
         self.saver = None
         if folder is not None:
             self.saver = Saver(folder / "checkpoint", engine.federation.fingerprint(), config)
@@ -105,6 +116,13 @@ class Run:
     def over(self, done: int) -> bool:
         """Whether there is no round left."""
         return done == self.settings.rounds or (done > 0 and self.converged)
+
+    def join(self, track: Track | None, first: int) -> dict[str, Any]:
+        """Follow a track if it goes far enough back, or leave one; what the timing says of training by another."""
+        self.track, self.follows = track, track is not None and track.covers(first)
+        if track is not None and not self.follows:
+            track.begin(self.engine.method.about.name, first)
+        return track.shared(first) if track is not None and self.follows else {}
 
     def restored(self) -> int:
         """Restore the newest checkpoint; returns the number of rounds that it covers."""
@@ -141,17 +159,28 @@ class Run:
         """One round, and the evaluation and the checkpoint that are due after it."""
         settings, done = self.settings, number + 1
         judged = done == settings.rounds or done % settings.every(settings.eval_every) == 0
-        self._round(number, judged=judged)
+        saved = done % settings.every(settings.checkpoint_every) == 0
+        event = self._followed(number) if self.follows else self._round(number, judged=judged)
+        self.journal.event(event)
         last = self.over(done)
+        if self.track is not None and not self.follows:
+            self.track.add(event, self.engine.snapshot() if judged or saved or last else None)
         if judged and not last:  # the last evaluation comes after the last checkpoint, and always runs
             if self.engine.federation.elsewhere:
                 self.pending = self._logged()  # a message to a real site costs seconds: the next one asks for both
             else:
                 self.evaluate(done)
-        if self.saver is not None and (last or done % settings.every(settings.checkpoint_every) == 0):
+        if self.saver is not None and (last or saved):
             self.saver.save(done, self.engine.snapshot() | self.selection.snapshot(), self.journal.seals())
 
-    def _round(self, number: int, *, judged: bool) -> None:
+    def _followed(self, number: int) -> Event:
+        """A round that another method trained; the engine catches up whenever its state is needed."""
+        assert self.track is not None
+        if number + 1 in self.track.states:
+            self.engine.restore(self.track.states[number + 1])
+        return self.track.event(number)
+
+    def _round(self, number: int, *, judged: bool) -> Event:
         began = time.perf_counter()
         engine, method, clients = self.engine, self.engine.method, self.engine.federation.clients
         everyone = method.hints.everyone_trains and (judged or not method.memoryless)
@@ -162,27 +191,26 @@ class Run:
         if done.evaluation is not None and pending is not None:
             self._judge(number, done.evaluation, pending)
         up, down = engine.message_bytes()
-        self.journal.event(
-            {
-                "kind": "round",
-                "round": number + 1,
-                "trainers": len(drawn.trainers),
-                "reporters": len(drawn.reporters),
-                "counted": len(done.counted),
-                "left_out": {clients[row]: why for row, why in sorted(done.left_out.items())},
-                "bytes_up": up * len(drawn.reporters),
-                "bytes_down": down * len(drawn.trainers),
-                "logs": {name: _mean(values) for name, values in done.logs.items()},
-                "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
-                "seconds": time.perf_counter() - began,
-                **({"converged": True} if self.converged else {}),
-            }
-        )
+        event = {
+            "kind": "round",
+            "round": number + 1,
+            "trainers": len(drawn.trainers),
+            "reporters": len(drawn.reporters),
+            "counted": len(done.counted),
+            "left_out": {clients[row]: why for row, why in sorted(done.left_out.items())},
+            "bytes_up": up * len(drawn.reporters),
+            "bytes_down": down * len(drawn.trainers),
+            "logs": {name: _mean(values) for name, values in done.logs.items()},
+            "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
+            "seconds": time.perf_counter() - began,
+            **({"converged": True} if self.converged else {}),
+        }
         loss = done.logs.get("loss", np.zeros(len(clients)))
         lost = {row for row in drawn.trainers if not np.isfinite(loss[row])} | set(done.left_out)
         if lost and not self.warned:  # once; the run continues, since other clients may be fine
             self.warned = True
             _warn(method, number + 1, len(lost), len(clients), Counter(done.left_out.values()))
+        return event
 
     def evaluate(self, done: int) -> None:
         """Metrics of every client's personal model, and of the global one, on validation and test."""

@@ -11,7 +11,8 @@ first message, so their scaling has no influence. A slope may differ by site if 
 input's variance lies within sites.
 
 The prior is that of Chung et al. (Psychometrika 78, 2013); penalised quasi-likelihood for sites with fewer rows than
-columns that of Breslow & Clayton (JASA 88, 1993). `prior="ml"` has no prior: maximum likelihood, for inference.
+columns that of Breslow & Clayton (JASA 88, 1993). `prior="ml"` has no prior: maximum likelihood, for inference;
+`prior="reml"` is restricted maximum likelihood, whose variances allow for γ being estimated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fedprior.bayes import effects, glm, mixed, scoring, standard
 from fedprior.bayes.covariance import Covariance, Diagonal, Full
 from fedprior.bayes.glm import Family, Multinomial, Normal, Rows
 from fedprior.bayes.lda import pack, unpack
-from fedprior.bayes.mixed import Fit, Message
+from fedprior.bayes.mixed import Doubt, Fit, Message
 from fedprior.bayes.mixed_state import Down, Personal, Server, Up
 from fedprior.bayes.scoring import Model
 from fedprior.data.client import ClientData
@@ -65,8 +66,8 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         Field(description="what differs by site: the intercept; intercept and slopes, independently; or correlated"),
     ] = "diagonal"
     prior: Annotated[
-        Literal["rayleigh", "ml"],
-        Field(description="weakly informative, for prediction; or none (maximum likelihood), for inference"),
+        Literal["rayleigh", "ml", "reml"],
+        Field(description="weakly informative; or none, for inference: maximum likelihood, or restricted"),
     ] = "rayleigh"
     within: Annotated[
         float,
@@ -117,7 +118,12 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         """What the server works with."""
         precision = scoring.precision(self.inputs, self.outputs)
         informed = self.prior == "rayleigh"
-        return Model(self.covariance, random, precision if informed else torch.zeros_like(precision), informed)
+        flat = torch.zeros_like(precision)
+        return Model(self.covariance, random, precision if informed else flat, informed, self.prior == "reml")
+
+    def doubt(self, down: Down) -> Doubt:
+        """What the server does not know exactly."""
+        return Doubt(unpack(down.uncertainty, self.size), unpack(down.variances, self.size))
 
     # Sites
 
@@ -147,7 +153,8 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
             return Up(data.n, *standard.site_sums(x, real), nothing), {"loss": nothing.log_z}
         rows = self.rows(down, data)
         family, L, fit = self.fit(down, rows)
-        sent = mixed.message(family, self.covariance, rows, L, fit)
+        restricted = self.prior == "reml"
+        sent = mixed.message(family, self.covariance, rows, L, fit, self.doubt(down), restricted=restricted)
         zeros = torch.zeros(len(data), self.inputs, dtype=torch.float64)
         return Up(data.n, zeros, zeros, sent), {"loss": -fit.log_density / data.n.clamp(min=1)}
 
@@ -158,10 +165,11 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
 
     def own_model(self, down: Down, data: ClientData) -> Personal:
         """θ_k = γ + L b_k, and what is not known about it."""
-        _, _, fit = self.fit(down, self.rows(down, data))
-        spread, error = mixed.spread(fit, unpack(down.uncertainty, self.size))
+        _, L, fit = self.fit(down, self.rows(down, data))
+        covariance, error, deviation, freedom = mixed.spread(fit, L, self.doubt(down))
         mean, scale, noise = (leaf.expand(len(data), *leaf.shape) for leaf in (down.mean, down.scale, down.log_noise))
-        return Personal(mean, scale, fit.theta, pack(spread), fit.theta - down.gamma, error, noise)
+        known = pack(covariance), error, fit.theta - down.gamma, deviation, freedom
+        return Personal(mean, scale, fit.theta, *known, noise)
 
     # Server
 
@@ -184,13 +192,14 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         random = torch.zeros(D, dtype=torch.float64)
         ready, calm = torch.tensor(False), torch.tensor(0)
         log_z = torch.zeros((), dtype=torch.float64)
-        return Server(ready, none, none, random, trial.point, trial, spread, notes, n, log_z, age, calm)
+        unknown = spread, spread.clone(), random.clone()
+        return Server(ready, none, none, random, trial.point, trial, *unknown, notes, n, log_z, age, calm)
 
     def broadcast(self, server: Server, ids: Tensor) -> Down:
         """The scaling and the prior, to everyone."""
         gamma, covariance, _, log_noise = server.point
         scaling = server.ready, server.mean, server.scale, server.random
-        return Down(*scaling, gamma, covariance, log_noise, server.uncertainty)
+        return Down(*scaling, gamma, covariance, log_noise, server.uncertainty, server.variances)
 
     def init_client(self, down: Down, data: ClientData, keys: Keys) -> Empty:
         """A site keeps nothing: its mode follows from its rows and the newest prior."""
@@ -210,13 +219,15 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         notes = scoring.remembered(server.notes, ups.message, server.point, ids)
         n, age = server.n.index_copy(0, ids, ups.n), (server.age + (server.age >= 0)).index_fill(0, ids, 0)
         known, total = age >= 0, tree.map(lambda leaf: leaf.sum(0), notes)
-        exact = (n > self.inputs) | (n == 0) | (not self.family(0.0).curved)  # no c = 0: log Z is what is climbed
+        exact = (n > self.inputs) & (self.prior != "reml") | (n == 0)  # else derivatives are not quite the objective's
+        exact = exact | (not self.family(0.0).curved)
         news, model = bool((age[known] == 0).all() and exact[known].all()), self.model(server.random)
         trial, point = scoring.advanced(model, total, server.trial, server.point, int(known.sum()), news=news)
         went_back = trial.point is server.trial.point
         calm = server.calm + 1 if scoring.settled(model, trial, self.tolerance) and not went_back else torch.tensor(0)
         spread = pack(scoring.uncertainty(model, total.information))
-        return Server(*server[:4], point, trial, spread, notes, n, total.log_z, age, calm)
+        variances = pack(scoring.variances(model, total.curvature, server.point))
+        return Server(*server[:4], point, trial, spread, variances, total.sway, notes, n, total.log_z, age, calm)
 
     def converged(self, server: Server) -> bool:
         """Steps have been small for longer than the oldest message is old."""
@@ -250,21 +261,22 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         per_unit = server.scale.numpy() / names.units
         labels = effects.Labels(names.inputs, outputs, unit, origin, per_unit)
         L = self.covariance.factor(server.point.covariance, server.random)
-        error = unpack(server.uncertainty, self.size).diagonal().clamp(min=0).sqrt()
+        variance = unpack(server.uncertainty, self.size).diagonal().clamp(min=0)
+        known = variance.sqrt().numpy(), mixed.degrees(variance, server.sway).numpy()
         noise = None if self.family(0.0).curved else float(server.point.log_noise.div(2).exp())
-        own = (leaf.numpy() for leaf in (personal.deviation, personal.error, personal.theta))
+        told = personal.theta, personal.error, personal.deviation, personal.deviation_error, personal.freedom
         tables = {
-            "fixed effects": effects.fixed(labels, server.point.gamma.numpy(), error.numpy()),
+            "fixed effects": effects.fixed(labels, server.point.gamma.numpy(), *known),
             "deviations between sites": effects.between(labels, L.square().sum(1).sqrt().numpy(), noise),
         }
         if names.clients:
-            tables["sites"] = effects.sites(labels, names.clients, *own)
+            tables["sites"] = effects.sites(labels, names.clients, *(leaf.numpy() for leaf in told))
         return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()})
 
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """A site never seen: γ, with the covariance Σ + C."""
         L = self.covariance.factor(server.point.covariance, server.random)
         spread = pack(L @ L.T) + server.uncertainty
-        none = torch.zeros_like(server.point.gamma)
-        own = Personal(server.mean, server.scale, server.point.gamma, spread, none, none, server.point.log_noise)
+        unused = (torch.zeros_like(server.point.gamma),) * 4
+        own = Personal(server.mean, server.scale, server.point.gamma, spread, *unused, server.point.log_noise)
         return self.predict(tree.expand(own, 1), x.unsqueeze(0), Keys.of(Key(0), ["global"])).squeeze(0)
