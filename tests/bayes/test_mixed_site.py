@@ -226,7 +226,7 @@ def test_the_variances_of_a_covariance(kind: type[Diagonal] | type[Full]) -> Non
     """
     covariance: Covariance = kind(2)
     half = torch.full((2, 2), 0.5, dtype=torch.float64)
-    found = covariance.variances(10 * covariance.entries(half))
+    found = covariance.matrix(covariance.variances(10 * covariance.entries(half)))
     expected = torch.tensor([[0.2, 0.1], [0.1, 0.2]], dtype=torch.float64)
     torch.testing.assert_close(found, expected if kind is Full else torch.diag(expected.diagonal()))
 

@@ -49,7 +49,10 @@ class Covariance(Protocol):
         """The free entries of symmetric matrices, [..., D, D] -> [..., p]."""
 
     def variances(self, information: Tensor) -> Tensor:
-        """U, the variances of the entries of S [D, D] by their information [p], as `Terms` and messages have it."""
+        """The variances of the free entries of S [p] by their information [p], as `Terms` and messages have it."""
+
+    def matrix(self, entries: Tensor) -> Tensor:
+        """The symmetric matrix [D, D] that has these free entries [p]; 0 elsewhere."""
 
     def moved(self, stored: Tensor, step: Tensor) -> Tensor:
         """Σ after a step [p]."""
@@ -84,7 +87,11 @@ class Diagonal:
 
     def variances(self, information: Tensor) -> Tensor:
         """Of the log variances."""
-        return torch.diag(1 / information.clamp(min=LEAST))
+        return 1 / information.clamp(min=LEAST)
+
+    def matrix(self, entries: Tensor) -> Tensor:
+        """With this diagonal."""
+        return torch.diag(entries)
 
     def moved(self, stored: Tensor, step: Tensor) -> Tensor:
         """log v + step."""
@@ -128,8 +135,12 @@ class Full:
 
     def variances(self, information: Tensor) -> Tensor:
         """Entries off the diagonal stand in S twice, and have twice the information of one."""
-        one = 1 / unpack(information, self.size).clamp(min=LEAST)
-        return (one + torch.diag(one.diagonal())) / 2
+        twice = 2 - self.entries(torch.eye(self.size, dtype=torch.float64))
+        return 1 / (twice * information.clamp(min=LEAST))
+
+    def matrix(self, entries: Tensor) -> Tensor:
+        """With this triangle."""
+        return unpack(entries, self.size)
 
     def moved(self, stored: Tensor, step: Tensor) -> Tensor:
         """L exp(S) Lᵀ, with no eigenvalue below the floor."""

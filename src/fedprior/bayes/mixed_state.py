@@ -20,7 +20,7 @@ class Server(NamedTuple):
     point: Point
     trial: Trial
     uncertainty: Tensor  # [D(D+1)/2]  C
-    variances: Tensor  # [D(D+1)/2]  U: how well Σ is known
+    variances: Tensor  # [p]  of the entries of S: how well Σ is known
     sway: Tensor  # [D]  the standard deviation of C's diagonal
     notes: Message  # [N, ...]  as `scoring.anchored` has them
     n: Tensor  # [N]  rows

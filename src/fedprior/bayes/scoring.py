@@ -112,7 +112,7 @@ def uncertainty(model: Model, information: Tensor) -> Tensor:
 
 
 def variances(model: Model, curvature: Tensor, point: Point) -> Tensor:
-    """U, the variances of the entries of S by their information in messages and prior, [D, D]."""
+    """The variances of the free entries of S by their information in messages and prior, [p]."""
     prior = model.covariance.prior(point.covariance, model.random).information if model.informed else 0.0
     return model.covariance.variances(curvature + prior)
 

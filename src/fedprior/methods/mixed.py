@@ -123,7 +123,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
 
     def doubt(self, down: Down) -> Doubt:
         """What the server does not know exactly."""
-        return Doubt(unpack(down.uncertainty, self.size), unpack(down.variances, self.size))
+        return Doubt(unpack(down.uncertainty, self.size), self.covariance.matrix(down.variances))
 
     # Sites
 
@@ -192,8 +192,8 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         random = torch.zeros(D, dtype=torch.float64)
         ready, calm = torch.tensor(False), torch.tensor(0)
         log_z = torch.zeros((), dtype=torch.float64)
-        unknown = spread, spread.clone(), random.clone()
-        return Server(ready, none, none, random, trial.point, trial, *unknown, notes, n, log_z, age, calm)
+        unknown = torch.zeros_like(trial.slope), random.clone()
+        return Server(ready, none, none, random, trial.point, trial, spread, *unknown, notes, n, log_z, age, calm)
 
     def broadcast(self, server: Server, ids: Tensor) -> Down:
         """The scaling and the prior, to everyone."""
@@ -226,7 +226,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         went_back = trial.point is server.trial.point
         calm = server.calm + 1 if scoring.settled(model, trial, self.tolerance) and not went_back else torch.tensor(0)
         spread = pack(scoring.uncertainty(model, total.information))
-        variances = pack(scoring.variances(model, total.curvature, server.point))
+        variances = scoring.variances(model, total.curvature, server.point)
         return Server(*server[:4], point, trial, spread, variances, total.sway, notes, n, total.log_z, age, calm)
 
     def converged(self, server: Server) -> bool:
