@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from references import REFERENCES
 from run import PLACES, ROWS, federation, finished, prediction_file
 
 from fedprior.bayes import mixing
@@ -161,7 +162,9 @@ def gathered(folder: Path) -> dict[str, dict[int, dict[str, dict[str, float]]]]:
     for path in folder.glob("cells-*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             said = json.loads(line)
-            figures = found[said["federation"]][said["seed"]][said["row"]]
+            figures = found[said["federation"]].get(said["seed"], {}).get(said["row"])
+            if figures is None:
+                continue  # written since
             figures["cpu"] = said["cpu_seconds"]
             if "bytes" in said:
                 figures["bytes"] = sum(said["bytes"].values())
@@ -196,7 +199,7 @@ def difference(found: dict[str, Any], names: list[str], a: str, b: str, metric: 
 def table(found: dict[str, Any], names: list[str]) -> list[str]:
     """One line per row: means over federations that have it."""
     lines = ["| row | federations | accuracy % | NLL | ECE % | worst tenth % | below % | cost |", "|" + "---|" * 8]
-    for row in [*ROWS, *CONTROLS, "pooled + site intercept", "pooled mixed model", "noise floor"]:
+    for row in [*ROWS, *CONTROLS, *REFERENCES, "noise floor"]:
         means = {m: list(over(found, names, row, m).values()) for m in (*METRICS, "worst", "below")}
         if not any(means.values()):
             continue
@@ -228,6 +231,71 @@ def table(found: dict[str, Any], names: list[str]) -> list[str]:
     return lines
 
 
+Claim = tuple[
+    str, str, tuple[str, ...], tuple[str, ...], str
+]  # its title, a row, what it is compared with, metrics, where
+TABLES = [name for name, place in PLACES.items() if place.table]
+CLAIMS: tuple[Claim, ...] = (
+    (
+        "1: `stack`, over the federations that were kept aside",
+        "stack",
+        ("Local", "FedAvg-FT", "Local+CAL", "FedAvg-FT+CAL", *CONTROLS),
+        ("accuracy", "nll", "below"),
+        "kept",
+    ),
+    ("2: a third expert", "stack + pFedVEM", ("stack", "pFedVEM"), ("accuracy", "nll"), "kept"),
+    ("2: a fourth expert", "stack + pFedVEM + pFedFDA", ("stack + pFedVEM",), ("accuracy", "nll"), "kept"),
+    (
+        "3: `mixed`, over five tables",
+        "mixed",
+        ("Local", "FedAvg-FT", "FedMAP", "pFedFDA", "stack", "stack + mixed", *REFERENCES),
+        ("accuracy", "nll"),
+        "tables",
+    ),
+    ("4: blind twins", "stack, blind twins", ("stack",), ("accuracy", "nll"), "kept"),
+    (
+        "4: blind twins, with pFedVEM",
+        "stack + pFedVEM, blind twins",
+        ("stack + pFedVEM",),
+        ("accuracy", "nll"),
+        "kept",
+    ),
+)
+LOWER = ("nll", "below")
+"""Metrics of which less is better."""
+
+
+def outcome(gap: float, error: float, metric: str) -> str:
+    """A win is a difference of more than two standard errors."""
+    if not abs(gap) > 2 * error:
+        return "level"
+    return "win" if (gap < 0) == (metric in LOWER) else "loss"
+
+
+def claims(found: dict[str, Any]) -> list[str]:
+    """Every comparison that the protocol names."""
+    lines = []
+    for title, row, others, metrics, where in CLAIMS:
+        names = [n for n in found if (n in TABLES if where == "tables" else PLACES[n].group == where)]
+        lines += [f"\n**Claim {title}**\n", f"| {row} minus | {' | '.join(metrics)} | federations |"]
+        lines.append("|" + "---|" * (len(metrics) + 2))
+        for other in others:
+            gaps = {metric: difference(found, names, row, other, metric) for metric in metrics}
+            told = [f"{g:+.4f} ± {e:.4f} {outcome(g, e, m)}" for m, (g, e, _) in gaps.items()]
+            lines.append(f"| {other} | {' | '.join(told)} | {next(iter(gaps.values()))[2]} |")
+    return lines
+
+
+def by_federation(found: dict[str, Any], rows: list[str], metric: str) -> list[str]:
+    """One line per federation."""
+    lines = [f"| {metric} | {' | '.join(rows)} |", "|" + "---|" * (len(rows) + 1)]
+    for name, seeds in found.items():
+        means = [over(found, [name], row, metric).get(name) for row in rows]
+        told = ["" if mean is None else f"{mean:.3f}" for mean in means]
+        lines.append(f"| {name} ({len(seeds)}) | {' | '.join(told)} |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -237,11 +305,11 @@ def main() -> None:
     found = gathered(options.folder)
     names = [name for name in found if PLACES[name].group in options.groups.split(",")]
     print(f"{', '.join(f'{name} ({len(found[name])} seeds)' for name in names)}\n")
-    print("\n".join(table(found, names)), "\n")
-    for other in ("Local", "FedAvg-FT", "Local+CAL", "FedAvg-FT+CAL", *CONTROLS, "pFedVEM", "stack + pFedVEM"):
-        gaps = [difference(found, names, "stack", other, metric) for metric in ("accuracy", "nll")]
-        told = [f"{metric} {gap[0]:+.4f} ± {gap[1]:.4f}" for metric, gap in zip(("accuracy", "NLL"), gaps, strict=True)]
-        print(f"stack - {other}: {', '.join(told)} ({gaps[0][2]} federations)")
+    print("\n".join(table(found, names)))
+    print("\n".join(claims(found)), "\n")
+    rows = ["Local", "FedAvg-FT", "pFedVEM", "pFedFDA", "FedMAP", "mixed", "stack", "stack + pFedVEM", "hindsight"]
+    for metric in ("nll", "accuracy"):
+        print("\n".join(by_federation(found, rows, metric)), "\n")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 
