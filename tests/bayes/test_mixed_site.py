@@ -296,6 +296,20 @@ def test_sigma_zero_stays_positive_definite() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("restricted", [False, True])
+def test_a_site_without_rows_says_nothing(family: Family, restricted: bool) -> None:
+    """Every sum is 0, so that it changes nothing at the server; its own model is the prior: V = Σ."""
+    rows, (gamma, L) = sites(family, (4, 0)), parameters(family, True)
+    fit = mixed.posterior(family, rows, gamma, L)
+    message = mixed.message(family, Full(len(gamma)), rows, L, fit, unsure(len(gamma)), restricted=restricted)
+    for leaf in message:
+        torch.testing.assert_close(leaf[1], torch.zeros_like(leaf[1]), atol=1e-12, rtol=0)
+        assert leaf[0].any() or not leaf[0].numel()
+    torch.testing.assert_close(fit.theta[1], gamma)
+    torch.testing.assert_close(fit.V[1], L @ L.T)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_a_remembered_message_follows_the_point(family: Family) -> None:
     """Kept in one place and released in another, a score is what its own information predicts there."""
     rows, (gamma, L) = sites(family), parameters(family, False)
