@@ -12,9 +12,11 @@ import re
 import sys
 from pathlib import Path
 
+from fedprior.benchmark import read_lines
 from fedprior.data.store import RECORDS
 from fedprior.experiment.catalogue import REFERENCE, catalogue
 from fedprior.protocol import METHODS
+from fedprior.report.benchmark import best_markdown, never_markdown, rank_markdown
 from fedprior.report.tables import size
 from fedprior.training import Train
 from website.options import table
@@ -43,6 +45,16 @@ def stored() -> str:
     return "\n".join(lines)
 
 
+def benchmark(part: str) -> str:
+    """What the committed cells of `fedprior benchmark` say."""
+    lines = read_lines(DOCS / "results" / "benchmark")
+    if part == "never":
+        return never_markdown(lines)
+    if part == "best":
+        return best_markdown(lines)
+    return rank_markdown(lines) if part == "all" else rank_markdown(lines, part, most=8)
+
+
 def fill(page: str) -> str:
     """A page with every block made anew."""
 
@@ -54,6 +66,8 @@ def fill(page: str) -> str:
             content = index()
         elif kind == "data":
             content = stored()
+        elif kind == "benchmark":
+            content = benchmark(name)
         else:
             raise SystemExit(f"unknown block '{kind}'")
         return f"{match[1]}{content}\n{match[4]}"

@@ -24,6 +24,7 @@ import torch
 from references import REFERENCES
 
 import fedprior
+from fedprior.benchmark.suite import generated
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError
 from fedprior.files import pack, write_bytes
@@ -110,17 +111,6 @@ ROWS: dict[str, Row] = {
     "Ditto": Row("ditto"),
     "MR-MTL": Row("mr_mtl"),
 }
-
-
-def generated(seed: int, slopes: float, sites: int = 30, columns: int = 8) -> Federation:
-    """Sites of 30 to 200 rows; y ~ Bernoulli(σ(b_k + x (γ + u_k))), b of deviation 1, u of deviation `slopes`."""
-    rng = np.random.default_rng((seed, int(100 * slopes)))
-    gamma, clients = rng.normal(size=columns) / 2, {}
-    for k in range(sites):
-        x = rng.normal(size=(int(rng.integers(30, 201)), columns))
-        logits = rng.normal() + x @ (gamma + slopes * rng.normal(size=columns))
-        clients[f"site-{k:02d}"] = (x, (rng.random(len(x)) < 1 / (1 + np.exp(-logits))).astype(int))
-    return fedprior.data.from_arrays(clients, classes=2, seed=seed)
 
 
 @lru_cache(maxsize=1)

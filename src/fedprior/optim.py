@@ -41,6 +41,10 @@ class OptState(NamedTuple):
 class Optimizer(Protocol):
     """How gradients become steps."""
 
+    @property
+    def factored(self) -> bool:
+        """Whether it can use factors as they are; otherwise dense gradients cost less."""
+
     def init(self, w: Params) -> OptState:
         """A fresh state for a local run."""
 
@@ -94,6 +98,11 @@ class SGD(NamedTuple):
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
+
+    @property
+    def factored(self) -> bool:
+        """Not with clipping, which needs the whole gradient."""
+        return self.clip is None
 
     def init(self, w: Params) -> OptState:
         """Momentum starts at zero."""
@@ -157,6 +166,11 @@ class Adam(NamedTuple):
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+
+    @property
+    def factored(self) -> bool:
+        """It squares the gradient."""
+        return False
 
     def init(self, w: Params) -> OptState:
         """Both moments start at zero."""

@@ -125,7 +125,8 @@ def take_step(
 
     The gradient is that at `w`, or `at` another point.
     """
-    value, grads, factors = _backward(objective, w if at is None else at, fixed, batch, skip, factored=True)
+    point, factored = w if at is None else at, optimizer.factored
+    value, grads, factors = _backward(objective, point, fixed, batch, skip, factored=factored)
     optimizer.update(w, grads, state, factors)
     return value
 

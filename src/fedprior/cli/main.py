@@ -14,6 +14,7 @@ from rich.console import Console
 from fedprior import __version__
 from fedprior.cli import after, data, federation, papers, reporting
 from fedprior.cli.arguments import Data, File, Json, Options, Out, Quiet, Rounds, Seed, Workers, WritePage, sections
+from fedprior.cli.benchmark import benchmark
 from fedprior.cli.compare import compare
 from fedprior.cli.doctor import doctor
 from fedprior.cli.finish import finish, free
@@ -46,6 +47,7 @@ app.add_typer(federation.app, name="federation")
 app.command("compare")(compare)
 app.command("tune")(tune)
 app.command("doctor")(doctor)
+app.command("benchmark")(benchmark)
 papers.register(app)
 after.register(app)
 reporting.register(app)

@@ -13,7 +13,7 @@ from fedprior.experiment.verdict import Interval, SiteVerdict
 from fedprior.experiment.wording import REFERENCES, title
 from fedprior.metrics import metrics_of, shown
 from fedprior.names import on_screen
-from fedprior.report.tables import SHOWN, _table, heading
+from fedprior.report.tables import SHOWN, heading, plain_table
 
 STYLES = {"helps": "green", "harms": "red", "cannot tell": "dim"}
 MOST = 100
@@ -22,7 +22,7 @@ MOST = 100
 
 def columns(schema: Schema) -> Table:
     """What each column of a table is taken for, and why some are left out."""
-    table = _table(
+    table = plain_table(
         f"Columns: predicts '{on_screen(schema.target_name)}', {_target(schema)}",
         "To change a kind: data.kinds.COLUMN=number, category, yes/no, identifier (left out).",
     )
@@ -51,7 +51,7 @@ def methods(found: Assessment) -> Table:
     """One row per method and reference."""
     known = metrics_of(found.federation.target)
     named = [name for name in next(iter(found.methods.values())) if name in known]
-    table = _table(
+    table = plain_table(
         f"Means over {len(found.federation)} sites and {len(found)} splits, on the test rows",
         "Each method's models are those of the round with the lowest validation NLL; references are regressions on "
         "pooled rows, which no federation could have.",
@@ -72,7 +72,7 @@ def methods(found: Assessment) -> Table:
 def sites(found: Assessment) -> Table:
     """One row per site: what federation does for it."""
     judged = found.judged
-    table = _table(
+    table = plain_table(
         "Does federation help?" if judged is None else f"Does federation help? {title(judged)} against Local",
         "Gains in NLL (nats) with 95 % intervals over the rows of all splits; positive is better. Helps and harms: "
         "by Benjamini-Hochberg over the sites, of which at most 5 % are expected to be wrong.",

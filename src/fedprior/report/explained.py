@@ -10,14 +10,14 @@ from rich.text import Text
 
 from fedprior.explanation import Explanation
 from fedprior.names import on_screen
-from fedprior.report.tables import SHOWN, _table
+from fedprior.report.tables import SHOWN, plain_table
 
 
 def explained(explanation: Explanation) -> list[Table]:
     """Every table of an explanation; long ones are cut."""
     found = []
     for title, frame in explanation.tables.items():
-        table = _table(title)
+        table = plain_table(title)
         table.add_column(Text(on_screen(frame.index.name or "")), no_wrap=True)
         for name in frame.columns:
             table.add_column(Text(on_screen(name)), justify="right", no_wrap=True)

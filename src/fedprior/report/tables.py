@@ -28,7 +28,8 @@ LABEL = 24
 """Characters of a label in a table."""
 
 
-def _table(title: str, caption: str | None = None) -> Table:
+def plain_table(title: str, caption: str | None = None) -> Table:
+    """An empty table in the style of all."""
     return Table(
         title=Text(title, style="table.title", justify="left"),
         caption=None if caption is None else Text(caption, style="table.caption", justify="left"),
@@ -92,7 +93,9 @@ def clients(result: Result) -> Table:
     main, *others = headline(target, 3)
     compared, values = result.reference is not None, result.values
     what = f"test {main.title}" + (" (%)" if main.unit == "%" else "")
-    table = _table(f"{title}: {what} of each personal model, {result.method.moment}{_chosen(result)}", _caption(result))
+    table = plain_table(
+        f"{title}: {what} of each personal model, {result.method.moment}{_chosen(result)}", _caption(result)
+    )
     headings = ["client", "train", "test", *(["Local"] if compared else []), title, *(heading(m) for m in others)]
     for name in headings:
         table.add_column(name, justify="left" if name == "client" else "right", no_wrap=True)
@@ -169,7 +172,7 @@ def comparison(results: Mapping[str, Result], *, wide: bool = True) -> Table:
     rounds, target = first.summary["rounds"], first.federation.target
     main, *others = headline(target)
     unit, name = _gain_scale(target)[0], on_screen(first.federation.name)
-    table = _table(
+    table = plain_table(
         f"{name}: personal models of {len(first.federation)} clients, {rounds} rounds, test split",
         f"{SHORT.get(main.name, main.title)}: mean ± std over clients; gain over Local in {unit}, 95 % paired "
         "bootstrap over test examples; helps: share of clients that gain"
@@ -194,7 +197,7 @@ def by_client(results: Mapping[str, Result]) -> Table:
     """One row per client, one column per method: the main metric, marked where it clearly differs from Local's."""
     first = next(iter(results.values()))
     main = main_metric(first.federation.target)
-    table = _table(
+    table = plain_table(
         f"Test {main.title}{' (%)' if main.unit == '%' else ''} of each client's personal model",
         f"▲ ▼: the 95 % interval of the gain over Local in {_gain_scale(first.federation.target)[0]} (paired bootstrap "
         "over test examples) lies above or below zero.",
@@ -243,7 +246,7 @@ def _extras(result: Result) -> list[str]:
 
 def methods() -> Table:
     """All methods, grouped; papers in full are in the JSON and the documentation."""
-    table = _table("Methods", f"up, down: bytes of one client's messages per round for {REFERENCE}")
+    table = plain_table("Methods", f"up, down: bytes of one client's messages per round for {REFERENCE}")
     for name in ("group", "name", "method", "venue", "up", "down", "personal"):
         table.add_column(name, justify="right" if name in ("up", "down") else "left", no_wrap=name != "personal")
     group = ""
@@ -262,7 +265,9 @@ def federation(data: Federation) -> Table:
     """Sizes and labels of every client."""
     counts = data.label_counts()
     labels = "labels" if isinstance(data.target, Classes) else "ranges of the target"
-    table = _table(f"{on_screen(data.name)}: {len(data)} clients, {len(counts.columns)} {labels}, inputs {data.shape}")
+    table = plain_table(
+        f"{on_screen(data.name)}: {len(data)} clients, {len(counts.columns)} {labels}, inputs {data.shape}"
+    )
     for name in ("client", *SPLITS, "labels in training"):
         table.add_column(name, justify="left" if name in ("client", "labels in training") else "right")
     for i, client in enumerate(data.clients[:SHOWN]):

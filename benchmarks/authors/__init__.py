@@ -1,0 +1,1 @@
+"""fedprior beside the authors' released code, on the same work."""
