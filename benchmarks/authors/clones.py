@@ -72,7 +72,8 @@ class Batches:
         plan = schedule(self.data, self.keys.fold("round", number, self.purpose), self.budget)
         start, each = self.data.start[0], self.budget.per_epoch(self.data.size[0])
         rows = [(r[0, : c[0]] - start).tolist() for r, c in zip(plan.rows, plan.counts, strict=True)]
-        in_order = [part.tolist() for part in torch.arange(len(self.dataset)).split(self.budget.batch_size)]
+        size, n = self.budget.batch_size, len(self.dataset)
+        in_order = [list(range(first, min(first + size, n))) for first in range(0, n, size)]
         self.passes = [in_order] * whole + [rows[k : k + each] for k in range(0, len(rows), each)]
 
     def __len__(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import sys
@@ -99,7 +100,8 @@ class Perceptron(nn.Module):
         self.layer, self.d_feature = nn.Linear(784, 100), 100
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x).relu()
+        out: Tensor = self.layer(x).relu()
+        return out
 
 
 def _their_network() -> nn.Module:
@@ -176,7 +178,7 @@ def _minimise(function: Callable[[Tensor], Tensor], x0: Tensor, max_iter: int, o
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    solver.step(closure)  # type: ignore[arg-type]
+    solver.step(closure)  # type: ignore[no-untyped-call]
     return types.SimpleNamespace(x=x.detach())
 
 
@@ -185,9 +187,7 @@ def pfedfda(clone: Path, method: AnyMethod, data: Federation) -> Competitor:
     unused = ("torchvision", "torchvision.transforms", "torchvision.datasets")
     clones.enter(clone, ("clients/client_fedfda.py", "servers/server_fedfda.py", "models/cnn.py"), unused)
     os.environ.setdefault("DATA_PATH", "-")  # read on import; none of their data is loaded
-    try:
-        import torchmin  # noqa: F401
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("torchmin") is None:
         sys.modules["torchmin"] = types.SimpleNamespace(minimize=_minimise)  # type: ignore[assignment]
     servers, loaders = clones.module("servers.server_fedfda"), _batches(method, data, "descend")
 
@@ -287,35 +287,52 @@ def fedmap_ours(engine: Any) -> Numbers:
 
 
 VEM = Train(lr=0.001, momentum=0.9, batch_size=10, epochs=5)
+NOISE = {"ρ": 0.02, "base": 0.2}
 WORKS: dict[str, list[Work]] = {
     "pfedvem": [
         Work(
-            *("pFedVEM, perceptron 784-100-10, 50 clients × 200", make(50, 200, (784,), 10), build("pfedvem")),
-            *(pfedvem_of(Perceptron), pfedvem_ours, {"name": "mlp"}, VEM, {"ρ": 0.02, "base": 0.2}),
+            title="pFedVEM, perceptron 784-100-10, 50 clients × 200",
+            data=make(50, 200, (784,), 10),
+            method=build("pfedvem"),
+            theirs=pfedvem_of(Perceptron),
+            ours=pfedvem_ours,
+            model={"name": "mlp"},
+            train=VEM,
+            near=NOISE,
         ),
         Work(
-            *("pFedVEM, their CIFAR network, 10 clients × 200", make(10, 200, (3, 32, 32), 10), build("pfedvem")),
-            *(pfedvem_of(_their_network), pfedvem_ours, {"name": "cnn_cifar_lenet"}, VEM, {"ρ": 0.02, "base": 0.2}),
+            title="pFedVEM, their CIFAR network, 10 clients × 200",
+            data=make(10, 200, (3, 32, 32), 10),
+            method=build("pfedvem"),
+            theirs=pfedvem_of(_their_network),
+            ours=pfedvem_ours,
+            model={"name": "cnn_cifar_lenet"},
+            train=VEM,
+            near=NOISE,
         ),
     ],
     "pfedfda": [
         Work(
-            "pFedFDA, their CIFAR network, 10 clients × 200, two β",
-            make(10, 200, (3, 32, 32), 10),
-            build("pfedfda", {"beta": "double", "feature_cache": "all_epochs", "folds_by": "copy"}),
-            *(pfedfda, pfedfda_ours, {"name": "cnn_cifar"}),
-            Train(lr=0.01, momentum=0.5, weight_decay=5e-4, batch_size=50, epochs=5),
-            {"φ": 0.05, "β": 1.0},
+            title="pFedFDA, their CIFAR network, 10 clients × 200, two β",
+            data=make(10, 200, (3, 32, 32), 10),
+            method=build("pfedfda", {"beta": "double", "feature_cache": "all_epochs", "folds_by": "copy"}),
+            theirs=pfedfda,
+            ours=pfedfda_ours,
+            model={"name": "cnn_cifar"},
+            train=Train(lr=0.01, momentum=0.5, weight_decay=5e-4, batch_size=50, epochs=5),
+            near={"φ": 0.05, "β": 1.0},
         )
     ],
     "fedmap": [
         Work(
-            "FedMAP, perceptron 30-32-16-1, 10 clients × 1,400, ten epochs",
-            make(10, 1400, (30,), 2),
-            build("fedmap", {"omega": "num_examples"}),
-            *(fedmap, fedmap_ours, {"name": "mlp", "hidden": (32, 16), "single_logit": True}),
-            Train(optimizer="adam", lr=1e-4, batch_size=64, epochs=10),
-            {"γ": 1e-3},
+            title="FedMAP, perceptron 30-32-16-1, 10 clients × 1,400, ten epochs",
+            data=make(10, 1400, (30,), 2),
+            method=build("fedmap", {"omega": "num_examples"}),
+            theirs=fedmap,
+            ours=fedmap_ours,
+            model={"name": "mlp", "hidden": (32, 16), "single_logit": True},
+            train=Train(optimizer="adam", lr=1e-4, batch_size=64, epochs=10),
+            near={"γ": 1e-3},
         )
     ],
 }

@@ -28,7 +28,7 @@ def test_ranks_by_hand() -> None:
     assert list(found.index) == ["a", "b", "c"]
     assert (found["low"] <= found["rank"]).all()
     assert (found["rank"] <= found["high"]).all()
-    assert found.loc["c", ["low", "high"]].tolist() == [3.0, 3.0]
+    assert (found["low"]["c"], found["high"]["c"]) == (3.0, 3.0)
 
 
 def test_an_interval_is_the_bootstrap_of_its_ranks() -> None:

@@ -2,12 +2,13 @@
 
 from fedprior.benchmark.cells import Cell, Plan, run_cells
 from fedprior.benchmark.lines import FILE, Line, read_lines
-from fedprior.benchmark.ranking import KINDS, Ranking, ranking
+from fedprior.benchmark.ranking import KINDS, LEVEL, Ranking, ranking
 from fedprior.benchmark.suite import PLACES, SUITES, Place, places
 
 __all__ = [
     "FILE",
     "KINDS",
+    "LEVEL",
     "PLACES",
     "SUITES",
     "Cell",

@@ -99,7 +99,8 @@ def _ranks(figures: pd.DataFrame, metric: str) -> pd.DataFrame:
     for method in table.columns:
         own = ranks[method].dropna().to_numpy()
         low, high = _interval(own)
-        means = figures.xs(method, level="method")[list(FIGURES)].mean().to_dict()
+        theirs = figures.xs(method, level="method")
+        means = {name: float(theirs[name].mean()) for name in FIGURES}
         federations = {"federations": len(own), "wins": int((own == 1).sum()), "level": int(level[method].sum())}
         rows.append({"method": method, "rank": own.mean(), "low": low, "high": high, **federations, **means})
     columns = ["method", "rank", "low", "high", "federations", "wins", "level", *FIGURES]

@@ -114,6 +114,11 @@ class Pulled(NamedTuple):
     pull: Params
     centre: Params
 
+    @property
+    def factored(self) -> bool:
+        """The loss's part of the step is plain gradient descent."""
+        return True
+
     def init(self, w: Params) -> OptState:
         """Nothing to remember."""
         return SGD(self.lr).init(w)

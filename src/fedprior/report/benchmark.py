@@ -12,7 +12,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from fedprior.benchmark import KINDS, PLACES, Line, Ranking, ranking
+from fedprior.benchmark import KINDS, LEVEL, PLACES, Line, Ranking, ranking
 from fedprior.files import write_text
 from fedprior.methods import METHODS
 from fedprior.names import on_screen
@@ -87,18 +87,15 @@ def best_markdown(lines: Sequence[Line]) -> str:
     """Per federation: the lowest NLL, the methods level with it, and Local, FedAvg and FedAvg-FT beside them."""
     figures = ranking(lines).figures["nll"].unstack("method")
     beside = [name for name in ("local", "fedavg", "fedavg_ft") if name in figures.columns]
-    heads = ["federation", "lowest NLL", "level with it (within 0.02)", *(title_of(name) for name in beside)]
+    heads = ["federation", "lowest NLL", f"level with it (within {LEVEL['nll']})", *(title_of(name) for name in beside)]
     rows = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for federation in [name for name in PLACES if name in figures.index]:
-        own = figures.loc[federation].dropna().sort_values()
-        level = [title_of(str(name)) for name, value in own.items() if value <= own.iloc[0] + 0.02][1:]
-        first = f"{title_of(str(own.index[0]))} {own.iloc[0]:.3f}"
-        rest = ", ".join(level) or "none"
-        rows.append(
-            "| "
-            + " | ".join([federation, first, rest, *(_shown(own.get(name, math.nan), 3) for name in beside)])
-            + " |"
-        )
+        values = figures.loc[federation].to_dict()
+        own = {str(name): float(value) for name, value in values.items() if not math.isnan(value)}
+        first, *others = sorted(own, key=own.__getitem__)
+        level = [title_of(name) for name in others if own[name] <= own[first] + LEVEL["nll"]]
+        cells = [f"{title_of(first)} {own[first]:.3f}", ", ".join(level) or "none"]
+        rows.append("| " + " | ".join([federation, *cells, *(_shown(own.get(n, math.nan), 3) for n in beside)]) + " |")
     return "\n".join(rows)
 
 
