@@ -5,7 +5,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 FLOWER := $(VENV)-flower/bin
 OUT ?= runs/demo
-SHOWN := local,fedavg,fedavg_ft,fedprox,fedmap,pfedvem,pfedfda,fedbps,pfedbred
 
 .PHONY: demo federation federation-test federation-faults test lint check bench docs docs-site clean
 
@@ -18,10 +17,8 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 
 demo: $(BIN)/.installed
 	rm -rf $(OUT)
-	$(BIN)/fedprior compare --methods $(SHOWN) --data synthetic data.skew=label \
-		--rounds 40 --workers 2 --seed 0 --out $(OUT)/label-skew
-	$(BIN)/fedprior compare --methods $(SHOWN) --data digits data.partition=labels data.labels=3 data.clients=20 \
-		--rounds 40 --workers 2 --seed 0 --out $(OUT)/digits
+	$(BIN)/python examples/hospitals.py $(OUT)/hospitals.csv
+	$(BIN)/fedprior compare $(OUT)/hospitals.csv --site hospital --target outcome --out $(OUT)/comparison
 
 # Flower asks for older versions of some packages: a real federation has an environment of its own
 $(FLOWER)/.installed: pyproject.toml constraints-flower.txt

@@ -22,7 +22,7 @@ from fedprior.training import Train
 from website.options import table
 
 DOCS = Path(__file__).parent
-BLOCK = re.compile(r"(<!-- (\w+):?([\w-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?!illustration)(\w+):?([\w-]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def index() -> str:

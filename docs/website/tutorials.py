@@ -19,6 +19,13 @@ SECONDS = 250
 """Limit of one cell."""
 KEPT = ROOT / "build" / "notebooks"
 """Executed notebooks and the files they have left, by the checksum of the tutorial and of all sources."""
+OFFLINE = """# %%
+import altair
+
+altair.renderers.register("document", lambda spec, **_: {"application/vnd.vegalite.v6+json": spec})
+altair.renderers.enable("document")
+"""
+"""Executed before a tutorial: charts as documents, which need no script from elsewhere."""
 REPORT = "report.html"
 
 
@@ -47,23 +54,26 @@ def executed(path: Path) -> Path:
         return kept
     with tempfile.TemporaryDirectory() as place:
         notebook = run(jupytext.read(path), Path(place))
-        kept.mkdir(parents=True)
+        part = kept.with_suffix(".part")
+        part.mkdir(parents=True, exist_ok=True)
         for report in sorted(Path(place).glob(f"runs/*/{REPORT}")):
-            shutil.copy(report, kept)
-    jupytext.write(notebook, kept / f"{path.stem}.ipynb")
-    return kept
+            shutil.copy(report, part)
+    jupytext.write(notebook, part / f"{path.stem}.ipynb")
+    return part.rename(kept)
 
 
 def run(notebook: Any, place: Path) -> Any:
     """The notebook with its outputs, run in a kernel of its own whose folder is `place`."""
-    NotebookClient(
-        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(place)}}
-    ).execute()
+    resources = {"metadata": {"path": str(place)}}
+    first = jupytext.reads(OFFLINE, fmt="py:percent").cells
+    notebook.cells[:0] = first
+    NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=resources).execute()
+    del notebook.cells[: len(first)]
     return notebook
 
 
 def _checksum(path: Path) -> str:
-    found = hashlib.sha256(path.read_bytes())
+    found = hashlib.sha256(path.read_bytes() + OFFLINE.encode())
     for source in sorted((ROOT / "src").rglob("*.py")):
         found.update(source.read_bytes())
     return found.hexdigest()[:16]

@@ -1,0 +1,118 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What a prior learns
+#
+# Methods differ in what they learn about the sites. Four of them, on one federation, and the numbers in which it shows:
+# the confidence τ of pFedVEM, the evidence weights ω of FedMAP, the interpolation β of pFedFDA, and the mixing
+# weights of a stack. The sites differ in size only: handwritten digits, dealt out very unevenly.
+
+# %%
+import altair as alt
+import numpy as np
+import pandas as pd
+
+import fedprior
+from fedprior.methods import build
+
+federation = fedprior.data.load("digits", partition="quantity", clients=10, alpha=0.8)
+sizes = pd.Series(federation.train.size, index=federation.clients, name="examples").rename_axis("client")
+sizes.to_frame().T
+
+
+# %% [markdown]
+# `logs` runs a method and returns what it logs about every site in every round.
+
+
+# %%
+def logs(name: str, **options: object) -> pd.DataFrame:
+    result = fedprior.run(build(name, options), federation, rounds=12, workers=1)
+    return pd.DataFrame(result.journal.logs).merge(sizes.reset_index(), on="client")
+
+
+def against_size(frame: pd.DataFrame, column: str, title: str) -> alt.Chart:
+    """The last round's value of every site, against its number of training examples."""
+    last = frame[frame["round"] == frame["round"].max()]
+    return (
+        alt.Chart(last[["client", "examples", column]])
+        .mark_circle(size=90)
+        .encode(
+            x=alt.X("examples:Q", title="training examples"),
+            y=alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=False)),
+            tooltip=["client", "examples", column],
+        )
+        .properties(width=520, height=220)
+    )
+
+
+# %% [markdown]
+# ## τ: how sure a site is of its own head
+#
+# pFedVEM keeps a Gaussian over each site's head. τ is the precision by which the server weights the site: the inverse
+# of how far the head is from the prior's mean, plus how uncertain it is. A site whose head has moved far from the
+# others, or is uncertain, counts less.
+
+# %%
+confidence = logs("pfedvem")
+against_size(confidence, "tau", "τ, confidence")
+
+# %% [markdown]
+# Large sites become surer of their heads from round to round, and count more; the smallest stay where they began:
+
+# %%
+alt.Chart(confidence[["round", "client", "tau"]]).mark_line().encode(
+    x="round:Q", y=alt.Y("tau:Q", title="τ", scale=alt.Scale(zero=False)), color=alt.Color("client:N", title=None)
+).properties(width=520, height=220)
+
+# %% [markdown]
+# ## ω: how probable a site's estimate is
+#
+# FedMAP weights a site by exp(-loss - distance to the prior). With the mean loss per example, which is the default, the
+# weights are almost equal; with the sum over all examples (`omega="sum"`, the letter of the paper's equation), they are
+# not: almost all of the weight goes to the smallest site, whose sum has the fewest terms.
+
+
+# %%
+def share(frame: pd.DataFrame) -> pd.Series:
+    """Each site's weight at the server in the last round: softmax(log ω)."""
+    last = frame[frame["round"] == frame["round"].max()].set_index("client")["log_omega"]
+    weights = np.exp(last - last.max())
+    return (weights / weights.sum()).round(3)
+
+
+pd.DataFrame({"examples": sizes, "mean": share(logs("fedmap")), "sum": share(logs("fedmap", omega="sum"))})
+
+# %% [markdown]
+# ## β: how much of the shared statistics a site uses
+#
+# pFedFDA describes each class by the mean and covariance of its features. A site mixes its own statistics with the
+# shared ones, and chooses the share β by cross-validation on its own examples: 0 is all shared, 1 is all its own. All
+# sites draw from the same digits here, so most of them rely on the shared statistics. The exception is the smallest
+# site: with 7 examples, cross-validation has almost nothing to go by.
+
+# %%
+interpolation = logs("pfedfda")
+against_size(interpolation, "beta", "β, share of its own statistics")
+
+# %% [markdown]
+# ## Mixing weights: whom a site trusts
+#
+# A stack trains Local and FedAvg-FT side by side and mixes their predictions at every site by rows that neither was
+# trained on, under a prior that the sites share. Small sites follow the prior; large sites decide for themselves.
+
+# %%
+result = fedprior.run(build("stack"), federation, rounds=12, workers=1)
+result.explanation.tables["weights of the experts"].round(2)
+
+# %% [markdown]
+# The report of every run shows these numbers site by site, in the section *What the method learned about each site*.
