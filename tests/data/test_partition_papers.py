@@ -77,7 +77,7 @@ def test_superclass_exact_procedure() -> None:
 @pytest.mark.parametrize(
     ("options", "fine", "sentence"),
     [
-        ({"clients": 5}, None, "the data has no superclasses: partition 'superclass' is for cifar100."),
+        ({"clients": 5}, None, "the data has no superclasses: partition 'superclass' is for cifar100 and sun397."),
         ({"clients": 4}, balanced(12, 5), "4 clients with subclasses=1 cannot divide the 3 classes of a superclass"),
         ({"clients": 6, "subclasses": 2}, balanced(12, 5), "6 clients with subclasses=2 cannot divide the 3"),
         ({"clients": 18}, balanced(12, 5), "5 examples of a class cannot be split into 6 blocks: use fewer clients."),

@@ -63,8 +63,9 @@ def test_images(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """As float32, channel first, in the range that the constants give; the recipe fits."""
     arrays = images(name, 400, 100, 5)
     extra = {"coarse": np.arange(400) % 20, "writer": np.array([f"w{i % 4}" for i in range(400)])}
-    if name == "office_caltech":
-        arrays = {"x": arrays["x_train"], "y": arrays["y_train"], "domain": np.repeat(["a", "b"], 200)}
+    whole = "all" in RECORDS[name].counts
+    if whole:
+        arrays = {"x": arrays["x_train"], "y": arrays["y_train"], RECORDS[name].columns[0]: np.repeat(["a", "b"], 200)}
     else:
         for column in RECORDS[name].columns:
             arrays |= {f"{column}_{s}": extra[column][: len(arrays[f"y_{s}"])] for s in ("train", "test")}
@@ -72,9 +73,9 @@ def test_images(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     federation = load(name)
     assert federation.shape == RECORDS[name].shape
     assert federation.train.x.dtype == torch.float32
-    assert sum(sum(federation.split(s).size) for s in SPLITS) == (400 if name == "office_caltech" else 500)
+    assert sum(sum(federation.split(s).size) for s in SPLITS) == (400 if whole else 500)
     if DATASETS[name].partition == "column":
-        assert set(federation.clients) == ({"a", "b"} if name == "office_caltech" else {"w0", "w1", "w2", "w3"})
+        assert set(federation.clients) == ({"a", "b"} if whole else {"w0", "w1", "w2", "w3"})
     assert -3 < federation.train.x.min() < 0 < federation.train.x.max() < 3
     options = dict(federation.recipe["model"])
     module = build(options.pop("name"), options, federation.shape, classes(federation))
@@ -392,6 +393,32 @@ def test_digit_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sum(federation.split(s).size) for s in SPLITS) == 450
     official = load("digit_domains", per_domain=2, alpha=10.0, test="official")
     assert [sum(official.test.size[i : i + 2]) for i in (0, 2, 4)] == [50, 50, 50]
+
+
+def test_all_five_domains_of_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pFedVEM's Digit-Five: two clients of a domain with five labels each, which share its ten."""
+    for name in ("mnist", "usps", "mnist_m", "svhn", "synth_digits"):
+        keep(monkeypatch, tmp_path, name, images(name, 100, 50))
+    federation = load("digit_five", per_domain=2, within="slicing", labels_each=5, test="shared")
+    assert len(federation) == 10
+    counts = federation.label_counts().to_numpy() > 0
+    assert (counts.sum(1) == 5).all()
+    assert (counts[0::2] ^ counts[1::2]).all()
+
+
+def test_superclasses_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six categories of ten in three superclasses: a client has one of each, tested on every fifth example."""
+    y = np.repeat(np.arange(6), 10)
+    x = np.zeros((60, 3, 64, 64), dtype=np.uint8)
+    x[:, 0, 0, 0] = np.arange(60)
+    kinds = np.array(["indoor", "manmade", "natural"])[y // 2]
+    keep(monkeypatch, tmp_path, "sun397", {"x": x, "y": y, "superclass": kinds})
+    federation = load("sun397", partition="superclass", clients=2, test="shared", validation=0.0, normalise="unit")
+    assert classes(federation) == 3
+    for c in range(2):
+        assert np.bincount(federation.labels("train")[c]).tolist() == [8, 8, 8]
+        assert [mark % 10 for mark in sorted(marks(federation, "test", c))] == [4, 9] * 3
+    assert refusal("sun397", partition="superclass", clients=3).startswith("3 clients with subclasses=1")
 
 
 def test_enlarging() -> None:

@@ -17,7 +17,8 @@ EVERY = pytest.mark.parametrize("record", RECORDS.values(), ids=list(RECORDS))
 def test_the_data_sets() -> None:
     assert set(RECORDS) == {
         *("fashion_mnist", "mnist", "cifar10", "cifar100", "femnist", "usps", "mnist_m"),
-        *("office_caltech", "office_caltech_surf", "heart_disease", "sent140"),
+        *("office_caltech", "office_caltech_surf", "office_31", "sun397", "svhn", "synth_digits"),
+        *("heart_disease", "sent140"),
     }
 
 

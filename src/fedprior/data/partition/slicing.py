@@ -91,7 +91,7 @@ class Superclass(Partitioner):
 def superclasses(view: View) -> Indices:
     """The superclass of each example, or an error where there are none."""
     if view.coarse is None:
-        raise FedpriorError(f"{view.data} has no superclasses: partition 'superclass' is for cifar100.")
+        raise FedpriorError(f"{view.data} has no superclasses: partition 'superclass' is for cifar100 and sun397.")
     return view.coarse
 
 

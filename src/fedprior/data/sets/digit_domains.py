@@ -20,9 +20,14 @@ RECIPE: Recipe = {"model": {"name": "cnn_cifar"}, "train": {**SGD, "batch_size":
 def digit_domains(normalise: Normalise = "half") -> Table:
     """Digits of MNIST, MNIST-M and USPS, 32 × 32 in colour: three of the five domains of Digit-5.
 
-    Smaller images are enlarged bilinearly, grey ones become three equal channels. SVHN and SynthDigits are not stored.
+    Smaller images are enlarged bilinearly, grey ones become three equal channels.
     """
-    pools = {name: store.load(name).pool() for name in DOMAINS}
+    return joined("digit_domains", DOMAINS, normalise)
+
+
+def joined(called: str, domains: tuple[str, ...], normalise: Normalise) -> Table:
+    """Stored data sets of digits as one table, with their names as the column `domain`."""
+    pools = {name: store.load(name).pool() for name in domains}
     x = np.concatenate([enlarged(pool.x) for pool in pools.values()])
     y = np.concatenate([pool.y for pool in pools.values()])
     return Table(
@@ -30,8 +35,8 @@ def digit_domains(normalise: Normalise = "half") -> Table:
         y,
         Classes.numbered(10),
         RECIPE,
-        {"domain": np.repeat(DOMAINS, [len(pool.y) for pool in pools.values()]), "label": y},
-        prepare=scaling("digit_domains", normalise, x, {}),
+        {"domain": np.repeat(domains, [len(pool.y) for pool in pools.values()]), "label": y},
+        prepare=scaling(called, normalise, x, {}),
         official=np.concatenate([pool.columns["split"] == "test" for pool in pools.values()]),
     )
 

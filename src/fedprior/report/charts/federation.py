@@ -44,6 +44,7 @@ def labels(found: Portrait, site: alt.Y | None = None) -> Chart:
     rows: list[Row] = [
         {"site": found.clients[i], "label": found.labels[c], "examples": int(found.counts[i, c])}
         for i, c in itertools.product(range(min(DRAWN, len(found.clients))), range(len(found.labels)))
+        if found.counts[i, c]
     ]
     cell = min(STEP, WIDE / len(found.labels))
     longest = max(map(len, found.labels))
@@ -60,7 +61,7 @@ def labels(found: Portrait, site: alt.Y | None = None) -> Chart:
         alt.Chart(inline(rows))
         .mark_circle(color=BLUE, opacity=1)
         .encode(
-            x=alt.X("label:N", sort=None, title="label", axis=axis),
+            x=alt.X("label:N", title="label", scale=alt.Scale(domain=found.labels), axis=axis),
             y=site or names(),
             size=alt.Size("examples:Q", scale=area, legend=None),
             tooltip=["site:N", "label:N", alt.Tooltip("examples:Q", format=",")],

@@ -60,7 +60,8 @@ def curves(rows: Sequence[Row], series: Mapping[str, str], title: str) -> Chart:
         opacity=alt.condition(picked, alt.value(1), alt.value(0.12)),
         tooltip=[alt.Tooltip("series:N", title="method"), "round:Q", "split:N", alt.Tooltip("value:Q", format=".4f")],
     )
-    split = alt.StrokeDash("split:N", scale=dash, legend=alt.Legend(title=None))
+    several = len({row["split"] for row in rows}) > 1
+    split = alt.StrokeDash("split:N", scale=dash, legend=alt.Legend(title=None)) if several else alt.value([1, 0])
     layers = [
         base.mark_line().encode(strokeDash=split).add_params(picked),
         base.mark_circle(size=22),
