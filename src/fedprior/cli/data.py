@@ -34,7 +34,10 @@ LINES = 5.0
 
 @app.command("list")
 def list_data(as_json: Json = False) -> None:
-    """List the data sets and the ways to partition them over clients."""
+    """List the data sets and the ways to partition them over clients.
+
+    Example: fedprior data list
+    """
     from fedprior.data.datasets import catalogue
 
     entries = [entry | _stored(entry["name"]) for entry in catalogue()]
@@ -88,7 +91,10 @@ def _state(entry: dict[str, Any]) -> str:
 
 @app.command("fetch")
 def fetch(name: Name, force: Force = False) -> None:
-    """Download a data set, check it and store it; an interrupted download is continued."""
+    """Download a data set, check it and store it; an interrupted download is continued.
+
+    Example: fedprior data fetch heart_disease
+    """
     from fedprior.data import store
 
     with interruptible(lambda: "run it again to continue"), _bar() as tell:
@@ -102,7 +108,10 @@ def import_data(
     files: Annotated[list[Path], typer.Argument(help="files, folders or archives that contain it")],
     force: Force = False,
 ) -> None:
-    """Check files that you have, and store them as a data set."""
+    """Check files that you have, and store them as a data set.
+
+    Example: fedprior data import mnist ~/Downloads/mnist
+    """
     from fedprior.data import store
 
     console = Console(stderr=True)
@@ -162,7 +171,10 @@ def describe(
     svg: Annotated[Path | None, typer.Option("--svg", help="draw it as this SVG file")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="draw it as this self-contained web page")] = None,
 ) -> None:
-    """Show a federation: every client's sizes and labels, and how much clients differ."""
+    """Show a federation: every client's sizes and labels, and how much clients differ.
+
+    Example: fedprior data describe digits data.partition=dirichlet data.alpha=0.3 --html digits.html
+    """
     from fedprior.experiment.config import parse
     from fedprior.report import portrait, tables
 

@@ -32,7 +32,10 @@ def schema(
         str | None, typer.Option("--site", help="the column that names the site, which is no input")
     ] = None,
 ) -> None:
-    """Describe a table without its rows: columns, kinds and levels, for all sites to check theirs against."""
+    """Describe a table without its rows: columns, kinds and levels, for all sites to check theirs against.
+
+    Example: fedprior federation schema basel.csv --target outcome --out schema.toml
+    """
     from fedprior.data.reading import read_file
     from fedprior.data.schema import Schema
 
@@ -60,7 +63,10 @@ def init_folder(
     port: Annotated[int, typer.Option("--port", help="and the port")] = 8000,
     timeout: Annotated[float, typer.Option("--timeout", help="seconds that a site has to answer")] = 3600,
 ) -> None:
-    """Set up a federation: plan, certificates, and a folder with a key and instructions for every site."""
+    """Set up a federation: plan, certificates, and a folder with a key and instructions for every site.
+
+    Example: fedprior federation init study --sites basel,geneva --schema schema.toml --host server.example
+    """
     with loading("PyTorch", quiet=False):
         from fedprior.data.schema import Schema
         from fedprior.experiment.config import parse
@@ -94,7 +100,10 @@ def _given(config: Any) -> dict[str, Any]:
 
 @app.command()
 def run(folder: Server) -> None:
-    """Start the server and the experiment, or go on with it, and wait until it is over."""
+    """Start the server and the experiment, or go on with it, and wait until it is over.
+
+    Example: fedprior federation run study
+    """
     with loading("PyTorch", quiet=False):
         from fedprior.flower import processes
         from fedprior.flower.place import Place
@@ -113,13 +122,19 @@ def run(folder: Server) -> None:
 
 @app.command()
 def resume(folder: Server) -> None:
-    """Go on with an experiment that was interrupted; the result is the same."""
+    """Go on with an experiment that was interrupted; the result is the same.
+
+    Example: fedprior federation resume study
+    """
     run(folder)
 
 
 @app.command()
 def status(folder: Server, as_json: Json = False) -> None:
-    """Show how the experiment is going."""
+    """Show how the experiment is going.
+
+    Example: fedprior federation status study
+    """
     from fedprior.flower import processes
     from fedprior.flower.place import Place
     from fedprior.flower.status import read_status
@@ -134,7 +149,10 @@ def status(folder: Server, as_json: Json = False) -> None:
 
 @app.command()
 def stop(folder: Server) -> None:
-    """Stop the server and the experiment, which can be resumed."""
+    """Stop the server and the experiment, which can be resumed.
+
+    Example: fedprior federation stop study
+    """
     from fedprior.flower import processes
     from fedprior.flower.place import Place
 
@@ -151,7 +169,10 @@ def site(
     state: State = Path("state"),
     port: Annotated[int, typer.Option("--port", help="a free port of this machine, for Flower's own use")] = 9094,
 ) -> None:
-    """Start this site's node, and keep it running."""
+    """Start this site's node, and keep it running.
+
+    Example: fedprior federation site basel --table basel.csv
+    """
     from fedprior.experiment.config import read
     from fedprior.flower import processes
 
@@ -169,7 +190,10 @@ def doctor(
     state: State = Path("state"),
     as_json: Json = False,
 ) -> None:
-    """Check versions, certificates, clocks, ports, disk and the table, at either end."""
+    """Check versions, certificates, clocks, ports, disk and the table, at either end.
+
+    Example: fedprior federation doctor basel --table basel.csv
+    """
     with loading("PyTorch", quiet=as_json):
         from fedprior.flower.doctor import examine
 
@@ -190,7 +214,10 @@ def audit(
     state: Annotated[Path, typer.Argument(help="the site's state folder")],
     as_json: Json = False,
 ) -> None:
-    """Show what has left this site: fields, meaning and bytes of every message."""
+    """Show what has left this site: fields, meaning and bytes of every message.
+
+    Example: fedprior federation audit state
+    """
     from fedprior.flower.audit import audited, lines
 
     found = audited(state)
@@ -209,7 +236,10 @@ def try_it(
     out: Annotated[Path | None, typer.Option("--out", help="keep everything in this new folder")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a whole federation on this machine, with real processes, and compare it with the simulator."""
+    """Run a whole federation on this machine, with real processes, and compare it with the simulator.
+
+    Example: fedprior federation try --method fedmap --rounds 3
+    """
     with loading("PyTorch", quiet=as_json):
         from fedprior.experiment.config import parse
         from fedprior.flower.trial import attempt

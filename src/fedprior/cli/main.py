@@ -38,8 +38,9 @@ LISTS = {
 app = typer.Typer(
     name="fedprior",
     help="Personalised federated learning with Bayesian methods: one personal model per site, by sharing a prior.",
+    epilog="Exit codes: 0 done; 2 refused, with one sentence that says why; 130 and 143 interrupted. The environment "
+    "variable NO_COLOR turns colours off.",
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
@@ -153,7 +154,10 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train one method; leaves summary.json and models/<client>.safetensors in the output folder."""
+    """Train one method; leaves summary.json and models/<client>.safetensors in the output folder.
+
+    Example: fedprior run --method fedmap --data digits method.sigma2=15 --rounds 20 --out runs/a
+    """
     with loading(f"PyTorch and {data or 'data'}", quiet=quiet or as_json):
         from fedprior import experiment
         from fedprior.cli.progress import RunProgress
@@ -186,7 +190,10 @@ def resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Continue an interrupted run or comparison; the result is the same, bit for bit, as without the interruption."""
+    """Continue an interrupted run or comparison; the result is the same, bit for bit, as without the interruption.
+
+    Example: fedprior resume runs/a
+    """
     with loading("PyTorch and data", quiet=quiet or as_json):
         from fedprior import experiment
         from fedprior.cli.progress import RunProgress
@@ -198,7 +205,10 @@ def resume(
 
 @app.command("methods")
 def list_methods(as_json: Json = False) -> None:
-    """List the methods."""
+    """List the methods.
+
+    Example: fedprior methods
+    """
     from fedprior.experiment.catalogue import catalogue
     from fedprior.report import tables
 

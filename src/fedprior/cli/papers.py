@@ -27,7 +27,10 @@ def duration(minutes: float) -> str:
 
 
 def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False) -> None:
-    """List the papers' tables and figures: what was run of each, at which scale, and which data it still needs."""
+    """List the papers' tables and figures: what was run of each, at which scale, and which data it still needs.
+
+    Example: fedprior papers
+    """
     from fedprior.papers import listing
 
     tables = listing()
@@ -83,6 +86,8 @@ def reproduce(
 
     With --search, choose the settings that the paper leaves open first: every method tries equally many on a validation
     part of the training data, and later runs of the table use the best ones.
+
+    Example: fedprior reproduce fedmap/table1 --scale quick
     """
     from fedprior.cli.progress import RunProgress
     from fedprior.experiment.config import Settings
