@@ -69,6 +69,8 @@ def _aligned(w: Params, grads: Params) -> tuple[list[Tensor], list[Tensor]]:
 @torch.no_grad()
 def clipped(grads: Params, norm: float) -> Params:
     """Each client's gradient, over all its tensors together, clipped to the norm `norm`."""
+    if not grads:  # a network without a base, whose base is trained
+        return grads
     flat = [g.reshape(len(g), -1) for g in grads.values()]
     length = torch.stack([torch.linalg.vecdot(g, g) for g in flat]).sum(0).sqrt()
     scale = (norm / length.clamp(min=norm)).view(-1)

@@ -22,8 +22,8 @@ Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE] [KEY=VALUE]...",
-        help="a table (CSV, Parquet, Excel, the URL of a database, or a folder with one file per site), then overrides "
-        "such as data.kinds.age=number, methods.fedmap.sigma2=15, train.lr=0.01",
+        help="a table (CSV, Parquet, Excel, the URL of a database, or a folder with one file per site) or a folder of "
+        "images (SITE/CLASS/*.png), then overrides such as data.kinds.age=number, methods.fedmap.sigma2=15",
     ),
 ]
 Column = Annotated[str | None, typer.Option("--site", help="of a table: the column that names the site")]
@@ -65,6 +65,8 @@ def compare(
 
         fedprior compare sqlite:///trial.db data.sql=visits --site centre --target days --time visited
 
+        fedprior compare images/ data.size=64
+
     On a data set, once; options of one method are given as methods.NAME.key=value.
 
         fedprior compare --data digits --methods fedmap,fedprox methods.fedmap.sigma2=15
@@ -88,12 +90,19 @@ def configured(
     file: Path | None,
 ) -> tuple[Config, bool]:
     """The configuration of the arguments, and whether it is about a table of one's own."""
+    from fedprior.data.pictures import holds_images
     from fedprior.experiment.config import parse
 
     own = {key: value for key, value in table.items() if value is not None}
     if given and data is None and (own or "=" not in given[0] or "://" in given[0]):
         own = {"path": given.pop(0), **own}
-    if own and "target" not in own and file is None and not any(o.startswith("data.target=") for o in given):
+    if "path" in own and holds_images(Path(own["path"])):
+        if len(own) > 1:
+            raise FedpriorError(
+                f"'{own['path']}' is a folder of images, whose folders name sites and classes: give no column."
+            )
+        data = "images"
+    elif own and "target" not in own and file is None and not any(o.startswith("data.target=") for o in given):
         raise FedpriorError("which column is to be predicted? Give it with --target, and the site's with --site.")
     named = sections(None, data, rounds, seed, workers)
     if own:

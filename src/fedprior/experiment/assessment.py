@@ -108,7 +108,7 @@ class Assessment(Mapping[str, Comparison]):
     def _sites(self) -> dict[str, SiteVerdict]:
         if self.judged is None or LOCAL not in self.first:
             nothing, names = Interval(np.nan, np.nan, np.nan), self.federation.clients
-            return {name: SiteVerdict("cannot tell", self._tested(name), nothing) for name in names}
+            return {name: SiteVerdict("cannot tell", self.tested(name), nothing) for name in names}
         return self.gains(self.judged)
 
     def gains(self, method: str) -> dict[str, SiteVerdict]:
@@ -120,14 +120,14 @@ class Assessment(Mapping[str, Comparison]):
         return {
             name: SiteVerdict(
                 _effect(primary[name], clear=name in clear),
-                self._tested(name),
+                self.tested(name),
                 _interval(primary[name]),
                 {metric: _interval(found[name]) for metric, found in others.items()},
             )
             for name in self.federation.clients
         }
 
-    def _tested(self, site: str) -> int:
+    def tested(self, site: str) -> int:
         """Test rows over all splits; of rows that are tested on several times, the most in one split count."""
         rows = [_units(next(iter(split.values())).federation, site) for split in self.values()]
         distinct = len(np.unique(np.concatenate(rows)))

@@ -6,6 +6,7 @@ The folder holds `assessment.toml`, a comparison in `split-1`, `split-2`, ..., a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import tomli_w
 
 from fedprior.data.federation import Federation
 from fedprior.data.frames import from_frame
+from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError, shown
 from fedprior.experiment import config as configs
 from fedprior.experiment.assessment import LOCAL, Assessment
@@ -40,9 +42,15 @@ Observers = Any
 
 
 def usual(federation: Federation) -> list[str]:
-    """The methods to compare by default: those of `USUAL` that can predict the federation's target."""
-    classes = federation.target.kind == "classes"
-    return [name for name in USUAL if name in METHODS and (classes or not METHODS[name].about.needs_classes)]
+    """The methods to compare by default: those of `USUAL` that can predict the federation's target from its inputs."""
+    found, inputs = [], 1 + math.prod(federation.shape)
+    outputs = federation.target.count - 1 if isinstance(federation.target, Classes) else 1
+    for name in USUAL:
+        about = METHODS[name].about
+        fits = about.most_coefficients is None or inputs * outputs <= about.most_coefficients
+        if fits and (isinstance(federation.target, Classes) or not about.needs_classes):
+            found.append(name)
+    return found
 
 
 def assess(

@@ -51,10 +51,11 @@ def methods(found: Assessment) -> Table:
     """One row per method and reference."""
     known = metrics_of(found.federation.target)
     named = [name for name in next(iter(found.methods.values())) if name in known]
+    compared = any(name in REFERENCES for name in found.methods)
     table = plain_table(
         f"Means over {len(found.federation)} sites and {len(found)} splits, on the test rows",
-        "Each method's models are those of the round with the lowest validation NLL; references are regressions on "
-        "pooled rows, which no federation could have.",
+        "Each method's models are those of the round with the lowest validation NLL"
+        + ("; references are regressions on pooled rows, which no federation could have." if compared else "."),
     )
     table.add_column("method", no_wrap=True)
     for column in ("validation NLL", *(heading(known[name]) for name in named)):

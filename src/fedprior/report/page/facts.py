@@ -109,6 +109,7 @@ class Story:
     runs: Mapping[str, RunFacts]
     text: str = ""  # the verdict
     recommended: str | None = None
+    judged: str | None = None  # the method whose gains the text speaks of, if that is another
     data: Federation | None = None
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what no federation could have
     splits: int = 1
@@ -136,8 +137,8 @@ class Story:
 
     @property
     def shown(self) -> str:
-        """The method that is shown first: the recommended one, else the last."""
-        wanted = self.recommended
+        """The method that is shown first: the one that the text speaks of, else the last."""
+        wanted = self.judged or self.recommended
         return wanted if wanted is not None and wanted in self.runs else list(self.runs)[-1]
 
 
@@ -152,12 +153,12 @@ def story(found: Result | Comparison) -> Story:
         runs = ([] if found.reference is None else [found.reference]) + [found]
         names = {result.name: facts(result) for result in runs}
         title = f"{found.method.about.title} on {data_name(found.federation.name, found.federation.options)}"
-        return Story(title, names, _run_text(found), found.name, found.federation, place=found.journal.folder)
+        return Story(title, names, _run_text(found), found.name, data=found.federation, place=found.journal.folder)
     first = next(iter(found.values()))
     place = None if first.journal.folder is None else first.journal.folder.parent
     names = {name: facts(result) for name, result in found.items()}
     title = f"{len(found)} methods on {data_name(first.federation.name, first.federation.options)}"
-    return Story(title, names, _text(found, names), found.best, first.federation, place=place)
+    return Story(title, names, _text(found, names), found.best, data=first.federation, place=place)
 
 
 def _text(found: Comparison, runs: Mapping[str, RunFacts]) -> str:

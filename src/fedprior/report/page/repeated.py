@@ -25,6 +25,7 @@ def assessed(found: Assessment) -> Story:
         runs=runs,
         text=verdict.text,
         recommended=verdict.recommended,
+        judged=found.judged,
         references=references,
         splits=len(found),
         place=place,
@@ -44,15 +45,14 @@ def _over_splits(run: RunFacts, found: Assessment) -> RunFacts:
         mean={SELECTS: found.mean_gain(run.name)} if compared else {},
         reliability=calibration(results),
         scores={"test": test, "validation": {SELECTS: found.validation[run.name]}},
-        table={site: _row(results, site, list(known)) for site in found.federation.clients},
+        table={site: _row(found, results, site, list(known)) for site in found.federation.clients},
     )
 
 
-def _row(results: list[Result], site: str, metrics: list[str]) -> dict[str, Any]:
+def _row(found: Assessment, results: list[Result], site: str, metrics: list[str]) -> dict[str, Any]:
     """A site's metrics as means over the splits that have them, and its test examples in all."""
-    sizes = [result.federation.test.size[result.federation.clients.index(site)] for result in results]
     values = {metric: _mean([result.values[site].get(metric) for result in results]) for metric in metrics}
-    return {"client": site, "examples": sum(sizes), **values}
+    return {"client": site, "examples": found.tested(site), **values}
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -65,6 +65,8 @@ def _methods(story: Story) -> list[Block]:
     columns += [Column("NLL gain [95 %]", 3, signed=True)] * compared
     columns += [Column("round", 0), Column("time, s", 1)]
     rows = [_method(run, metrics, compared=compared) for run in story.runs.values()]
+    for row, name in zip(rows, story.runs, strict=True):
+        row[0] += " (recommended)" if len(rows) > 1 and name == story.recommended else ""
     for name, values in story.references.items():
         rows.append(
             [

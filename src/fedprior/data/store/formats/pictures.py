@@ -23,9 +23,13 @@ LIST = re.compile(rb"\S+\.png \d+\s")
 
 def pixels(member: Member, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """An image file as [height, width, 3], resized to (width, height) if given."""
-    content = io.BytesIO(member.read())
+    return decoded(member.read(), size)
+
+
+def decoded(content: bytes, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """The content of an image file as [height, width, 3], resized to (width, height) if given."""
     try:
-        with Image.open(content, formats=("PNG", "JPEG")) as image:
+        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             colours = image.convert("RGB")
             return np.asarray(colours.resize(size, Image.Resampling.LANCZOS) if size else colours)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow puts it
