@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FLOWER := $(VENV)-flower/bin
 OUT ?= runs/demo
 
-.PHONY: demo federation federation-test federation-faults test lint check bench docs docs-site clean
+.PHONY: demo federation federation-test federation-faults federation-bench test lint check bench docs docs-site clean
 
 # torch goes in first and alone, so that no other package can pull another build of it
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -31,13 +31,16 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 federation: $(FLOWER)/.installed
 	$(FLOWER)/fedprior federation try
 
-# one method for real, and every method on Flower's own serialisation
+# five methods for real, the guide's walk-through, Flower's simulation engine, every method on Flower's serialisation
 federation-test: $(FLOWER)/.installed
 	$(FLOWER)/python -m pytest -m 'not slow' tests/federation
 
-# all five methods and every fault for real: half an hour
+federation-bench: $(FLOWER)/.installed
+	$(FLOWER)/python benchmarks/federation.py
+
+# the slow faults for real, with Flower's own time limits
 federation-faults: $(FLOWER)/.installed
-	$(FLOWER)/python -m pytest tests/federation
+	$(FLOWER)/python -m pytest -m slow tests/federation
 
 test: $(BIN)/.installed
 	$(BIN)/python -m pytest -n 2

@@ -15,7 +15,8 @@ from pathlib import Path
 from fedprior.benchmark import read_lines
 from fedprior.data.store import RECORDS
 from fedprior.experiment.catalogue import REFERENCE, catalogue
-from fedprior.protocol import METHODS
+from fedprior.flower.audit import meaning
+from fedprior.protocol import METHODS, types_of
 from fedprior.report.benchmark import best_markdown, never_markdown, rank_markdown
 from fedprior.report.tables import size
 from fedprior.training import Train
@@ -55,6 +56,17 @@ def benchmark(part: str) -> str:
     return rank_markdown(lines) if part == "all" else rank_markdown(lines, part, most=8)
 
 
+def uplinks() -> str:
+    """What each method sends up, from the types of its messages; methods that send the same are one row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(METHODS):
+        fields = getattr(types_of(METHODS[name])[3], "_fields", ())
+        rows.setdefault(tuple(f"`{f}` {meaning(f, name)}" for f in fields), []).append(METHODS[name].about.title)
+    lines = ["| methods | what leaves a site in each round |", "|---|---|"]
+    ordered = sorted(rows.items(), key=lambda row: -len(row[1]))
+    return "\n".join([*lines, *(f"| {', '.join(who)} | {'; '.join(what) or 'nothing'} |" for what, who in ordered)])
+
+
 def fill(page: str) -> str:
     """A page with every block made anew."""
 
@@ -68,6 +80,8 @@ def fill(page: str) -> str:
             content = stored()
         elif kind == "benchmark":
             content = benchmark(name)
+        elif kind == "uplinks":
+            content = uplinks()
         else:
             raise SystemExit(f"unknown block '{kind}'")
         return f"{match[1]}{content}\n{match[4]}"

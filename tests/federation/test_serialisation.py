@@ -1,4 +1,4 @@
-"""Every method over Flower's own messages, serialised and read back, equals the simulator bit for bit."""
+"""Every method and wrapper over Flower's own messages, serialised and read back, equals the simulator bit for bit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fedprior.flower.codec import RejectedError
 from fedprior.flower.orders import Order, Reply
 from fedprior.protocol import METHODS
 from flower.sites import Sites, deployed, same_values, simulated
+from flower.test_equality import WRAPPED
 from support import bound, federation
 
 
@@ -42,7 +43,7 @@ class Wire:
         return replies
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", [*sorted(METHODS), *WRAPPED])
 def test_every_method_equals_the_simulator(name: str, tmp_path: Path) -> None:
     data = federation((12, 5, 9))
     method = bound(name, data)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +16,8 @@ from typer.testing import CliRunner
 from fedprior.cli.main import app
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
-from fedprior.flower.audit import FEW, MEANING, audited
-from fedprior.flower.place import Place, check_names
+from fedprior.flower.audit import FEW, MEANING, audited, meaning
+from fedprior.flower.place import Place, check_names, default_listen
 from fedprior.flower.serve import serve
 from fedprior.flower.status import read_status, reported
 from fedprior.protocol import METHODS, types_of
@@ -55,6 +60,8 @@ def test_every_field_of_every_uplink_has_a_meaning() -> None:
         up = types_of(method)[3]
         for field in getattr(up, "_fields", ()):
             assert field in MEANING, f"{name}: {field}"
+    assert {key.split("/")[0] for key in MEANING if "/" in key} <= METHODS.keys()
+    assert meaning("v", "fedbps") != meaning("v", "pfedme")
 
 
 def test_a_status_tells_how_it_ended(tmp_path: Path) -> None:
@@ -71,8 +78,27 @@ def test_a_status_tells_how_it_ended(tmp_path: Path) -> None:
     with pytest.raises(KeyError), reported(path):
         raise KeyError("patient 4711")
     assert "4711" not in path.read_text()
+    with pytest.raises(SystemExit), reported(path):
+        raise SystemExit(3)
+    assert read_status(path)["why"] == "it was stopped: resume the experiment"
     path.write_text(json.dumps({"state": "training", "pid": 2**22 + 1}))
     assert read_status(path)["state"] == "failed", "nobody reports any more"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_died_and_was_not_asked_about_is_gone(tmp_path: Path) -> None:
+    """A killed child that nobody waits for still has a number."""
+    path = tmp_path / "status.json"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    path.write_text(json.dumps({"state": "training", "pid": child.pid}))
+    assert read_status(path)["state"] == "training"
+    os.kill(child.pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while read_status(path)["state"] == "training" and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(child.pid, 0)
+    assert read_status(path)["state"] == "failed"
+    child.communicate()
 
 
 @pytest.mark.parametrize("names", [["a/b"], ["../x"], [""], ["a" * 41], ["a b"], ["-x"], ["bonn", "Bonn"]])
@@ -90,6 +116,23 @@ def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "federation.toml").write_text("prot = 1\n")
     with pytest.raises(FedpriorError, match="there is no option 'prot'"):
         Place.read(tmp_path)
+
+
+def test_a_server_listens_on_this_machine_alone(tmp_path: Path) -> None:
+    """By default at the sites' port if they are here too, else behind a proxy."""
+    assert default_listen("127.0.0.1", 8000) == "127.0.0.1:8000"
+    assert default_listen("federation.example.org", 8000) == "127.0.0.1:18000"
+    plan = 'experiment = "e"\nhost = "h"\nport = 8000\nsites = ["a", "b"]\n[run]\nrounds = 1\nmethod.name = "fedavg"\n'
+    (tmp_path / "federation.toml").write_text(plan)
+    place = Place.read(tmp_path)
+    assert (place.local, place.proxied) == (("127.0.0.1", 18000), True)
+    (tmp_path / "federation.toml").write_text(f'listen = "0.0.0.0:8000"\n{plan}')
+    place = Place.read(tmp_path)
+    assert (place.listening, place.local, place.proxied) == (("0.0.0.0", 8000), ("127.0.0.1", 8000), False)
+    for wrong in ("everywhere", "localhost:8000", "127.0.0.1:http", ":8000", "127.0.0.1"):
+        (tmp_path / "federation.toml").write_text(f'listen = "{wrong}"\n{plan}')
+        with pytest.raises(FedpriorError, match="it must be like"):
+            Place.read(tmp_path)
 
 
 def test_without_flower_the_commands_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from flower.sites import deployed, linked, same_values, simulated
 from support import bound, federation, regression, same
 
 SMALL = (12, 5, 9)
-WRAPPED = (*(f"fedavg+{wrapper}" for wrapper in WRAPPERS), "pfedbred+ft+server_step")
+WRAPPED = (*(f"fedavg+{wrapper}" for wrapper in WRAPPERS), "pfedbred+ft+server_step", "mixed+cal", "mr_mtl+median+dp")
 
 
 def assert_equal(name: str, tmp_path: Path, **settings: Any) -> None:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +41,8 @@ class Labels(NamedTuple):
 
 def _judged(frame: pd.DataFrame, estimate: Floats, error: Floats, freedom: Floats) -> pd.DataFrame:
     """With standard errors, t and Student's intervals; none for a coefficient that the data say nothing about."""
+    from scipy import stats  # takes half a second to load
+
     error = np.where(error > 0, error, np.nan)
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * error
     columns = {"std_error": error, "df": freedom, "t": estimate / error}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from fedprior.cli.arguments import Json, Options
 from fedprior.cli.screen import loading, say, screen
+from fedprior.cli.signals import SAME, interruptible
 from fedprior.errors import FedpriorError
 
 app = typer.Typer(
@@ -61,6 +61,9 @@ def init_folder(
         str, typer.Option("--host", help="the name or number by which sites reach the server")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="and the port")] = 8000,
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="where the server listens on this machine, as 127.0.0.1:18000")
+    ] = None,
     timeout: Annotated[float, typer.Option("--timeout", help="seconds that a site has to answer")] = 3600,
 ) -> None:
     """Set up a federation: plan, certificates, and a folder with a key and instructions for every site.
@@ -83,12 +86,16 @@ def init_folder(
             experiment=experiment,
             host=host,
             port=port,
+            listen=listen,
             timeout=timeout,
         )
     console = screen(100)
     say(console, f"{place.folder}: the plan is in federation.toml, the schema in schema.toml")
     for name in names:
         say(console, f"send {place.site(name)} to {name}, by a private way: it holds the site's key")
+    if place.proxied:
+        say(console, f"the server listens at {place.listen}: start a proxy before it with server/nginx.conf, as root:")
+        say(console, f"  nginx -c {place.server / 'nginx.conf'}")
     say(console, f"then start the server: fedprior federation run {folder}")
 
 
@@ -100,24 +107,25 @@ def _given(config: Any) -> dict[str, Any]:
 
 @app.command()
 def run(folder: Server) -> None:
-    """Start the server and the experiment, or go on with it, and wait until it is over.
+    """Start the server and the experiment, or go on with it, and wait until it is over. It runs until `stop`.
 
     Example: fedprior federation run study
     """
     with loading("PyTorch", quiet=False):
-        from fedprior.flower import processes
+        from fedprior.flower import link
         from fedprior.flower.place import Place
 
         place = Place.read(folder)
     console = screen(100)
-    processes.start_link(place)
-    processes.register(place)
-    say(console, f"the server listens on port {place.port}; waiting for {', '.join(place.sites)}")
-    processes.submit(place)
-    ended = processes.follow(place, lambda found: say(console, _told(found)))
+    with interruptible(lambda: f"the experiment goes on; see `fedprior federation status {folder}`, or `stop` it"):
+        link.start_link(place)
+        link.register(place)
+        say(console, f"the server listens at {place.listen}; waiting for {', '.join(place.sites)}")
+        link.submit(place)
+        ended = link.follow(place, lambda found: say(console, _told(found)))
     if ended["state"] != "finished":
         raise FedpriorError(f"the experiment failed: {ended.get('why', 'see the log')}")
-    say(console, f"results: {place.run}")
+    say(console, f"results: {place.run}; the server still runs: `fedprior federation stop {folder}` ends it")
 
 
 @app.command()
@@ -130,21 +138,27 @@ def resume(folder: Server) -> None:
 
 
 @app.command()
-def status(folder: Server, as_json: Json = False) -> None:
+def status(
+    folder: Server,
+    as_json: Json = False,
+    check: Annotated[bool, typer.Option("--check", help="fail unless the server runs and nothing has failed")] = False,
+) -> None:
     """Show how the experiment is going.
 
     Example: fedprior federation status study
     """
-    from fedprior.flower import processes
+    from fedprior.flower.link import runs
     from fedprior.flower.place import Place
     from fedprior.flower.status import read_status
 
     place = Place.read(folder)
-    found = {**read_status(place.status), "server": processes.link_pid(place) is not None}
+    found = {**read_status(place.status), "server": runs(place)}
     if as_json:
         print(json.dumps(found))
     else:
         say(screen(100), f"{_told(found)}; the server {'runs' if found['server'] else 'does not run'}")
+    if check and (found["state"] == "failed" or not found["server"]):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -153,13 +167,10 @@ def stop(folder: Server) -> None:
 
     Example: fedprior federation stop study
     """
-    from fedprior.flower import processes
+    from fedprior.flower.link import stop_link
     from fedprior.flower.place import Place
 
-    pid = processes.link_pid(Place.read(folder))
-    if pid is not None:
-        processes.end(pid)
-    say(screen(100), "stopped" if pid is not None else "nothing was running")
+    say(screen(100), "stopped" if stop_link(Place.read(folder)) else "nothing was running")
 
 
 @app.command()
@@ -169,18 +180,20 @@ def site(
     state: State = Path("state"),
     port: Annotated[int, typer.Option("--port", help="a free port of this machine, for Flower's own use")] = 9094,
 ) -> None:
-    """Start this site's node, and keep it running.
+    """Start this site's node, and keep it running until Ctrl-C.
 
     Example: fedprior federation site basel --table basel.csv
     """
-    from fedprior.experiment.config import read
-    from fedprior.flower import processes
+    from fedprior.flower.keep import keep_running
+    from fedprior.flower.processes import environment, supernode
+    from fedprior.flower.settings import SiteSettings
 
     if not table.is_file():
         raise FedpriorError(f"there is no file '{table}': give --table the site's CSV file.")
-    own = read(folder / "site.toml")
-    command = processes.supernode(folder, f"{own['host']}:{own['port']}", str(own["site"]), table, state, port)
-    os.execvpe(command[0], command, processes.environment(state.absolute() / ".flwr"))
+    own = SiteSettings.read(folder)
+    command = supernode(folder, own.address, own.site, table, state, port)
+    with interruptible(lambda: "the node has ended; the same command starts it again"):
+        keep_running(command, environment(state.absolute() / ".flwr"), lambda line: say(screen(100), line))
 
 
 @app.command()
@@ -248,11 +261,12 @@ def try_it(
         sections = _given(parse(given, overrides=options or []))
     folder = out or Path(tempfile.mkdtemp(prefix="fedprior-federation-"))
     console = screen(100)
-    try:
-        found = attempt(folder, sections, lambda line: None if as_json else say(console, line))
-    finally:
-        if out is None:
-            shutil.rmtree(folder, ignore_errors=True)
+    with interruptible(lambda: SAME):
+        try:
+            found = attempt(folder, sections, lambda line: None if as_json else say(console, line))
+        finally:
+            if out is None:
+                shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         print(json.dumps(found._asdict(), indent=2))
     else:

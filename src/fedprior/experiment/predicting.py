@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from fedprior.data.familiarity import unlike
 from fedprior.data.target import Classes
@@ -36,7 +36,7 @@ def predictions(model: PersonalModel, frame: pd.DataFrame) -> pd.DataFrame:
     else:
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]}, index=rows)
         for share in INTERVALS:
-            z = float(norm.ppf(0.5 + share / 200))
+            z = float(ndtri(0.5 + share / 200))
             table[f"low_{share}"], table[f"high_{share}"] = (found[:, 0] + sign * z * found[:, 1] for sign in (-1, 1))
     return table.assign(**{UNLIKE: unlike(encoder, frame)})
 

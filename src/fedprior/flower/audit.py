@@ -12,35 +12,48 @@ from fedprior.errors import FedpriorError
 from fedprior.flower.store import AGREEMENT, SENT
 
 MEANING = {
-    "w": "weights of the shared network",
-    "n": "number of training rows",
-    "theta": "weights of the local model",
-    "log_omega": "logarithm of the model's evidence weight",
-    "v": "weights, or their variances over the local steps (FedBPS)",
     "base": "weights of the feature layers",
-    "head": "weights of the last layer",
-    "counts": "number of training rows of each class",
-    "means": "mean features of each class",
-    "scaled": "mean features of each class times its share",
-    "mean": "mean features of each class, or of an input",
-    "covariance": "covariance of the features within classes",
-    "phi": "weights of the feature layers",
-    "mu": "means of the weights",
-    "rho": "widths of the weights' distribution",
-    "tau": "confidence in the local weights",
-    "variance": "spread of the local weights or features: one number or one per weight",
-    "x": "weights of one of the shared models",
     "choice": "which of the shared models fits this site",
-    "dx": "change of the weights",
+    "counts": "number of training rows of each class",
+    "covariance": "covariance of the features within classes",
     "dc": "change of the control variate",
+    "dx": "change of the weights",
     "experts": "the uplinks of the methods that are mixed",
+    "head": "weights of the last layer",
+    "log_omega": "logarithm of the evidence weight",
+    "mean": "mean features of each class",
+    "means": "mean features of each class, after training",
+    "message": "sums over the rows of the likelihood's derivatives",
+    "missing": "number of missing values of each input",
+    "mu": "means of the weights",
+    "n": "number of training rows",
+    "phi": "weights of the feature layers",
+    "rho": "widths of the weights' distribution",
+    "scaled": "mean features of each class times its share, before training",
     "score": "validation loss of each combination of the mixed methods",
-    "scored": "number of validation rows that were scored, or whether there are any",
-    "square": "sum of squares of an input around its mean",
-    "message": "sums of the likelihood's derivatives over the rows",
-    "missing": "number of missing values of an input",
+    "scored": "whether there are validation rows",
+    "square": "sum of squares of each input around its mean",
+    "tau": "confidence in the local weights",
+    "theta": "weights of the local model",
+    "v": "weights of the local model",
+    "variance": "spread of the local weights or features",
+    "w": "weights of the local model that are shared",
+    "x": "weights of the chosen model",
+    "fedbps/v": "variance of each weight over the local steps",
+    "fedem/theta": "weights of all shared models",
+    "fedmap/variance": "spread of each local weight, if it is learned",
+    "fedpac/variance": "spread of the features, one number",
+    "mixed/mean": "mean of each input",
+    "stack/rho": "share of each combination of the mixed methods",
 }
-"""What a field of an uplink is, by the first part of its name."""
+"""What a field of an uplink is, by the first part of its name; METHOD/FIELD where a method means something else."""
+
+
+def meaning(field: str, method: str) -> str:
+    """What a field tells, in the messages of a method; those of shared scaling have no method."""
+    return MEANING.get(f"{method}/{field}") or MEANING.get(field, "a field of the method's uplink")
+
+
 CLASS_MEANS = {"means", "scaled", "mean", "counts"}
 FEW = 5
 """Rows of a class below which its mean is close to a patient's own features."""
@@ -57,8 +70,9 @@ def audited(state: Path) -> list[dict[str, Any]]:
                 fields[part]["messages"] += 1
             for field in entry["fields"]:
                 fields[field["name"].split("/")[0]]["bytes"] += field["bytes"]
+        method = _method(path.parent)
         for name, field in fields.items():
-            field["meaning"] = MEANING.get(name, "a field of the method's uplink")
+            field["meaning"] = meaning(name, method)
         numbers = sorted({name for entry in entries for name in entry["told"].get("logs", [])})
         metrics = any(entry["told"].get("scores") for entry in entries)
         found.append(
@@ -77,6 +91,15 @@ def audited(state: Path) -> list[dict[str, Any]]:
     if not found:
         raise FedpriorError(f"nothing has left '{state}' yet: it has no {SENT} of any experiment.")
     return found
+
+
+def _method(folder: Path) -> str:
+    """The experiment's method, without its wrappers."""
+    try:
+        found = json.loads((folder / AGREEMENT).read_text(encoding="utf-8"))["config"]["method"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return str(found).split("+")[0]
 
 
 def _warnings(folder: Path, fields: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def secret(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def make_authority(folder: Path, host: str) -> None:
+def make_authority(folder: Path, hosts: Iterable[str]) -> None:
     """`ca.crt`, `server.crt` and `server.key`; the authority's own key is not kept: nobody can sign with it again."""
     x509, hashes, ec, serialization = _cryptography()
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
@@ -33,8 +34,8 @@ def make_authority(folder: Path, host: str) -> None:
     ca = _builder(x509, issuer, issuer, authority).add_extension(usage, critical=True)
     ca = ca.add_extension(_key_usage(x509, signs=True), critical=True)
     ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-    own = _builder(x509, _name(x509, host), issuer, server)
-    own = own.add_extension(x509.SubjectAlternativeName(_alternatives(x509, host)), critical=False)
+    own = _builder(x509, _name(x509, "fedprior federation server"), issuer, server)
+    own = own.add_extension(x509.SubjectAlternativeName(_alternatives(x509, hosts)), critical=False)
     own = own.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     own = own.add_extension(_key_usage(x509, signs=False), critical=True)
     extended = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
@@ -91,14 +92,15 @@ def _key_usage(x509: Any, *, signs: bool) -> Any:
     return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **off)
 
 
-def _alternatives(x509: Any, host: str) -> list[Any]:
-    """The name or number that sites use, and this machine's own, for the commands that run here."""
-    found = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    try:
-        own = x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        own = x509.DNSName(host)
-    return [*found, own] if own not in found else found
+def _alternatives(x509: Any, hosts: Iterable[str]) -> list[Any]:
+    """The names or numbers that sites use, and this machine's own, for the commands that run here."""
+    found = []
+    for host in ("localhost", "127.0.0.1", *sorted(set(hosts) - {"localhost", "127.0.0.1"})):
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            found.append(x509.DNSName(host))
+    return found
 
 
 def _cryptography() -> tuple[Any, Any, Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import socket
@@ -18,9 +19,10 @@ from fedprior import __version__
 from fedprior.data.reading import read_file
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
-from fedprior.experiment.config import read
 from fedprior.flower.certificates import validity
 from fedprior.flower.place import FILE, SCHEMA, Place
+from fedprior.flower.settings import FILE as SITE
+from fedprior.flower.settings import SiteSettings
 
 DISK = 1 << 30
 """Bytes that should be free for states."""
@@ -41,9 +43,9 @@ def examine(folder: Path, table: Path | None, state: Path) -> list[Check]:
     """All checks of a server's or a site's folder."""
     if (folder / FILE).is_file():
         return _server(Place.read(folder))
-    if (folder / "site.toml").is_file():
+    if (folder / SITE).is_file():
         return _site(folder, table, state)
-    raise FedpriorError(f"'{folder}' is neither a server's folder ({FILE}) nor a site's (site.toml).")
+    raise FedpriorError(f"'{folder}' is neither a server's folder ({FILE}) nor a site's ({SITE}).")
 
 
 def _server(place: Place) -> list[Check]:
@@ -58,17 +60,17 @@ def _server(place: Place) -> list[Check]:
         ),
         _attempt("schema", lambda: f"{len(place.plan.schema.inputs)} inputs, hash {place.plan.schema.hash[:12]}"),
         _port(place),
+        _exposed(place),
         _disk(place.folder),
     ]
 
 
 def _site(folder: Path, table: Path | None, state: Path) -> list[Check]:
-    own = read(folder / "site.toml")
-    host, port = str(own.get("host")), int(own.get("port", 0))
+    own = SiteSettings.read(folder)
     found = [_versions(), _certificate(folder / "ca.crt", None), _private(folder / "site.key"), _disk(state)]
     if table is not None:
         found.append(_table(folder / SCHEMA, table))
-    return [*found, *_connection(host, port, folder / "ca.crt")]
+    return [*found, *_connection(own.host, own.port, folder / "ca.crt")]
 
 
 def _attempt(what: str, look: Callable[[], str]) -> Check:
@@ -109,12 +111,22 @@ def _private(path: Path) -> Check:
 
 
 def _port(place: Place) -> Check:
-    from fedprior.flower.processes import link_pid, reachable
+    from fedprior.flower.link import runs
+    from fedprior.flower.processes import reachable
 
-    ours = link_pid(place) is not None
-    taken = reachable(place.port) and not ours
+    ours = runs(place)
+    taken = reachable(*place.local) and not ours
     told = "in use by another program" if taken else "our server listens there" if ours else "free"
-    return Check(f"port {place.port}", not taken, told)
+    return Check(f"port {place.local[1]}", not taken, told)
+
+
+def _exposed(place: Place) -> Check:
+    """Flower's control interface is at the same port: nobody but a proxy should reach it from elsewhere."""
+    host, _ = place.listening
+    if ipaddress.ip_address(host).is_loopback:
+        return Check("control interface", True, "only programs on this machine reach it")
+    told = f"whoever reaches {place.listen} with ca.crt can run code at every site: let only a proxy reach it"
+    return Check("control interface", True, told)
 
 
 def _disk(folder: Path) -> Check:

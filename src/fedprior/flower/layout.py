@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
 from fedprior.files import new_folder, write_bytes, write_text
 from fedprior.flower.certificates import make_authority, make_site_key
-from fedprior.flower.place import SCHEMA, Place
+from fedprior.flower.place import SCHEMA, Place, default_listen
+from fedprior.flower.proxy import nginx
+from fedprior.flower.settings import SiteSettings
 
-SITE = "site.toml"
 APP = {
     "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
     "project": {
@@ -32,6 +32,7 @@ APP = {
         "flwr": {
             "app": {
                 "publisher": "fedprior",
+                "config": {"folder": ""},  # given when an experiment is submitted
                 "components": {
                     "serverapp": "fedprior.flower.server_app:app",
                     "clientapp": "fedprior.flower.client_app:app",
@@ -51,6 +52,7 @@ def init(
     experiment: str = "first",
     host: str = "127.0.0.1",
     port: int = 8000,
+    listen: str | None = None,
     timeout: float = 3600,
     patience: float = 600,
 ) -> Place:
@@ -58,12 +60,13 @@ def init(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedpriorError(f"'{folder}' is already in use: choose another folder.")
     final = folder.absolute()
-    place = Place(final, experiment, host, port, timeout, patience, tuple(sites), sections)
+    plan = (experiment, host, port, listen or default_listen(host, port), timeout, patience, tuple(sites), sections)
+    place = Place(final, *plan)
     place.check()
     with new_folder(final) as new:
-        draft = Place(new, experiment, host, port, timeout, patience, tuple(sites), sections)
+        draft = Place(new, *plan)
         schema.write(new / SCHEMA)
-        _server(draft, final)
+        _server(draft, final / "server")
         for site in sites:
             _site(draft, site)
         draft.write()
@@ -71,15 +74,13 @@ def init(
 
 
 def _server(place: Place, final: Path) -> None:
-    server = place.server
-    server.mkdir(parents=True)
-    make_authority(server, place.host)
-    app: dict[str, Any] = json.loads(json.dumps(APP))
-    app["tool"]["flwr"]["app"]["config"] = {"folder": str(final)}
-    write_text(place.folder / "app" / "pyproject.toml", tomli_w.dumps(app))
-    link = {"address": f"127.0.0.1:{place.port}", "root-certificates": str(final / "server" / "ca.crt")}
-    known = {"superlink": {"default": "federation", "federation": link}}
-    write_text(server / "flwr" / "config.toml", tomli_w.dumps(known))
+    place.server.mkdir(parents=True)
+    make_authority(place.server, {place.host, place.local[0]})
+    write_text(place.folder / "app" / "pyproject.toml", tomli_w.dumps(APP))
+    if place.proxied:
+        (place.server / "nginx").mkdir()
+        text = nginx(place.port, place.listen, certificates=str(final), temporary=str(final / "nginx"))
+        write_text(place.server / "nginx.conf", text)
 
 
 def _site(place: Place, site: str) -> None:
@@ -87,7 +88,7 @@ def _site(place: Place, site: str) -> None:
     folder.mkdir(parents=True)
     shutil.copy(place.server / "ca.crt", folder / "ca.crt")
     write_bytes(place.server / "keys" / f"{site}.pub", make_site_key(folder))
-    write_text(folder / SITE, tomli_w.dumps({"site": site, "host": place.host, "port": place.port}))
+    SiteSettings(site, place.host, place.port).write(folder)
     shutil.copy(place.folder / SCHEMA, folder / SCHEMA)
     write_text(folder / "README.md", instructions(place, site))
 

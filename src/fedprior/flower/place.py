@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from fedprior.flower.serve import Plan
 
 FILE, SCHEMA = "federation.toml", "schema.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-KEYS = ("experiment", "host", "port", "timeout", "patience", "sites", "run")
+LOCAL, BEHIND = ("127.0.0.1", "localhost"), 18000
+KEYS = ("experiment", "host", "port", "listen", "timeout", "patience", "sites", "run")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Place:
     experiment: str
     host: str
     port: int
+    listen: str  # where the SuperLink listens on this machine, ADDRESS:PORT; a proxy may stand before it
     timeout: float  # seconds that a site has to answer
     patience: float  # seconds until every site must be online
     sites: tuple[str, ...]
@@ -52,6 +55,7 @@ class Place:
                 str(found["experiment"]),
                 str(found["host"]),
                 int(found["port"]),
+                str(found.get("listen") or default_listen(str(found["host"]), int(found["port"]))),
                 float(found.get("timeout", 3600)),
                 float(found.get("patience", 600)),
                 tuple(map(str, found["sites"])),
@@ -69,6 +73,10 @@ class Place:
             raise FedpriorError("a federation needs at least two sites.")
         if not 0 < self.port < 65536 or self.timeout <= 0 or self.patience < 0:
             raise FedpriorError(f"port = {self.port}, timeout = {self.timeout}, patience = {self.patience}: not valid.")
+        try:
+            ipaddress.ip_address(self.listening[0])
+        except ValueError:
+            raise FedpriorError(f"listen = {shown(self.listen)}: it must be like 127.0.0.1:8000.") from None
         configured(self.sections)
 
     def write(self) -> None:
@@ -88,6 +96,23 @@ class Place:
         return f"{self.host}:{self.port}"
 
     @property
+    def listening(self) -> tuple[str, int]:
+        """Address and port of the SuperLink."""
+        host, _, port = self.listen.rpartition(":")
+        return host, int(port)
+
+    @property
+    def proxied(self) -> bool:
+        """Whether sites reach the SuperLink through a proxy."""
+        return self.port != self.listening[1]
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Where commands on this machine find the SuperLink."""
+        host, port = self.listening
+        return ("127.0.0.1" if host == "0.0.0.0" else host), port
+
+    @property
     def run(self) -> Path:
         """The experiment's folder."""
         return self.folder / "runs" / self.experiment
@@ -105,6 +130,11 @@ class Place:
     def site(self, name: str) -> Path:
         """What a site is given."""
         return self.folder / "sites" / name
+
+
+def default_listen(host: str, port: int) -> str:
+    """On this machine alone: at the sites' own port if they are here too, otherwise behind a proxy at another."""
+    return f"127.0.0.1:{port if host in LOCAL else BEHIND}"
 
 
 def check_names(names: Sequence[str]) -> None:

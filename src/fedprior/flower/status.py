@@ -33,6 +33,9 @@ def reported(path: Path) -> Iterator[Observer]:
     except FedpriorError as error:
         tell("failed", why=str(error), **last)
         raise
+    except (SystemExit, KeyboardInterrupt):
+        tell("failed", why="it was stopped: resume the experiment", **last)
+        raise
     except BaseException as error:
         tell("failed", why=f"{type(error).__name__}; see the log of the server", **last)
         raise
@@ -57,4 +60,12 @@ def _alive(pid: Any) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    return not _zombie(int(pid))
+
+
+def _zombie(pid: int) -> bool:
+    """Whether a process has died and nobody has asked how: Flower's SuperExec does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].startswith("Z")
+    except OSError:  # no Linux, or gone just now
+        return False

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from fedprior import tree
 from fedprior.data.schema import Schema
 from fedprior.data.site_table import SiteTable, pooled
 from fedprior.errors import FedpriorError
 from fedprior.experiment.loop import execute
 from fedprior.experiment.personal import load_model
+from fedprior.experiment.prior import load_prior
 from fedprior.experiment.result import Result
-from fedprior.flower import processes
+from fedprior.experiment.seal import PRIOR
+from fedprior.flower import link
 from fedprior.flower.agreement import Agreement
 from fedprior.flower.finish import MODEL
 from fedprior.flower.layout import init
 from fedprior.flower.place import Place
+from fedprior.flower.processes import Process, end, environment, free_port, start, supernode
 from fedprior.flower.serve import AGREEMENT
 
 SITES = ("north", "south", "west")
@@ -59,22 +64,32 @@ def schema_of(paths: Mapping[str, Path], target: str) -> Schema:
 
 
 @contextmanager
-def nodes(place: Place, paths: Mapping[str, Path], state: Path) -> Iterator[dict[str, Any]]:
+def server(place: Place) -> Iterator[Process]:
+    """The SuperLink with every site's key, ended when this is over."""
+    process = link.launch_link(place)
+    try:
+        link.register(place)
+        yield process
+    finally:
+        end(process)
+
+
+@contextmanager
+def nodes(place: Place, paths: Mapping[str, Path], state: Path) -> Iterator[dict[str, Process]]:
     """A SuperNode per site, ended when this is over."""
-    started: dict[str, Any] = {}
+    started: dict[str, Process] = {}
     try:
         for site, table in paths.items():
             started[site] = start_node(place, site, table, state)
         yield started
     finally:
-        processes.end(*(process.pid for process in started.values()))
+        end(*started.values())
 
 
-def start_node(place: Place, site: str, table: Path, state: Path) -> Any:
+def start_node(place: Place, site: str, table: Path, state: Path) -> Process:
     """A site's SuperNode."""
-    port, folder = processes.free_port(), place.site(site)
-    command = processes.supernode(folder, f"127.0.0.1:{place.port}", site, table, state / site, port)
-    return processes.start(command, state / f"{site}.log", processes.environment(state / site / ".flwr"))
+    command = supernode(place.site(site), place.address, site, table, state / site, free_port())
+    return start(command, state / f"{site}.log", environment(state / site / ".flwr"))
 
 
 def simulated(place: Place, paths: Mapping[str, Path]) -> Result:
@@ -87,7 +102,7 @@ def simulated(place: Place, paths: Mapping[str, Path]) -> Result:
 
 
 def differences(place: Place, paths: Mapping[str, Path], state: Path) -> tuple[list[str], Result]:
-    """Where a site's model is not, bit for bit, the simulator's."""
+    """Where a site's model or the prior is not, bit for bit, the simulator's."""
     expected, found = simulated(place, paths), []
     for site in paths:
         own = load_model(state / site / place.experiment / site / MODEL)
@@ -95,6 +110,10 @@ def differences(place: Place, paths: Mapping[str, Path], state: Path) -> tuple[l
         if own.arrays.keys() != theirs.keys():
             found.append(f"{site}: other entries")
         found += [f"{site}: {k}" for k, v in theirs.items() if not np.array_equal(own.arrays[k], v, equal_nan=True)]
+    if (place.run / PRIOR).exists():
+        prior = load_prior(place.run / PRIOR).server
+        pairs = zip(tree.items(prior), tree.items(expected.server), strict=True)
+        found += [f"the prior: {k}" for (k, v), (_, w) in pairs if not torch.equal(v, w)]
     return found, expected
 
 
@@ -102,29 +121,16 @@ def attempt(folder: Path, sections: Mapping[str, Any], tell: Tell) -> Outcome:
     """Set up, run and compare; all processes end with it."""
     began = time.monotonic()
     paths = write_tables(folder / "tables")
-    place = init(
-        folder / "federation",
-        SITES,
-        schema_of(paths, "target"),
-        sections,
-        experiment="trial",
-        port=processes.free_port(),
-        timeout=120,
-        patience=120,
-    )
+    plan: dict[str, Any] = {"experiment": "trial", "port": free_port(), "timeout": 120, "patience": 120}
+    place = init(folder / "federation", SITES, schema_of(paths, "target"), sections, **plan)
     tell(f"certificates, keys and instructions for {len(SITES)} sites are in {place.folder}")
     seconds = {"set-up": time.monotonic() - began}
-    pid = processes.start_link(place)
-    try:
-        processes.register(place)
+    with server(place), nodes(place, paths, folder / "sites"):
         tell("the server runs with TLS; every site's key is registered")
-        with nodes(place, paths, folder / "sites"):
-            seconds["start"] = time.monotonic() - began - sum(seconds.values())
-            processes.submit(place)
-            ended = processes.follow(place, lambda found: tell(_line(found)))
-    finally:
-        processes.end(pid)
-    seconds["run"] = time.monotonic() - began - sum(seconds.values())
+        seconds["start"] = time.monotonic() - began - sum(seconds.values())
+        link.submit(place)
+        ended = link.follow(place, lambda found: tell(_line(found)))
+        seconds["run"] = time.monotonic() - began - sum(seconds.values())
     if ended["state"] != "finished":
         raise FedpriorError(f"the federation failed: {ended.get('why', 'no reason known')}")
     found, expected = differences(place, paths, folder / "sites")
