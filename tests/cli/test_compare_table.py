@@ -84,7 +84,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "mixed types": ((HEADER + ROWS + "old,a,1\n").encode(), "column 'age'"),
     "too large": ((HEADER + ROWS + "1e308,a,1\n").encode(), "column 'age'"),
     "infinite": ((HEADER + ROWS + "inf,a,1\n").encode(), "column 'age'"),
-    "decimal commas": (b"age;hospital;outcome\n" + b"1,5;a;0\n2,5;a;1\n3,5;b;1\n" * 4, "decimal commas"),
+    "decimal commas": (b"age,hospital,outcome\n" + b'"1,5",a,0\n"2,5",a,1\n"3,5",b,1\n' * 4, "decimal commas"),
     "more cells": ((HEADER + "1,a,0,9\n" * 5).encode(), "more cells than its header"),
     "one class": ((HEADER + "1,a,0\n2,b,0\n3,a,0\n4,b,0\n").encode(), "at least two classes"),
     "no site": ((HEADER + ROWS + "3,,1\n").encode(), "names no site in 1 rows"),

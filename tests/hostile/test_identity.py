@@ -21,7 +21,7 @@ from hostile.runs import everything, go, named, refusal, stop_at
         ("sigma2 = 15.0", "sigma2 = 3.0", "method.sigma2 is 15.0, not 3.0"),
         ("rounds = 4", "rounds = 3", "rounds is 4, not 3"),
         ('chunk = "auto"', "chunk = 2", "chunk is 'auto', not 2"),
-        (r"lr = [\d.]+", "lr = 0.33", "train.lr is"),
+        (r"\nlr = [\d.]+", "\nlr = 0.33", "train.lr is"),
         (r"\[method\]\n(.+\n)*", '[method]\nname = "fedavg"\n', "method.name is 'fedmap', not 'fedavg'"),
     ],
 )

@@ -83,6 +83,10 @@ class Remembered(Keys):
 
     known: dict[Any, Tensor] = field(default_factory=dict)
 
+    def fold(self, *tags: str | int) -> Remembered:
+        """Narrower keys that remember in the same place."""
+        return Remembered(self.root, self.origin, self.tags + tags, self, self.known)
+
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The same draws as ever."""
         name = (self.tags, shape, dtype)

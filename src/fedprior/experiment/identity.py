@@ -37,7 +37,7 @@ def refuse_another(folder: Path, there: Mapping[str, Any], here: Mapping[str, An
     """Refuse to continue the run in a folder as a different one, and say what differs."""
     known = flat(Settings().model_dump(exclude_none=True))  # an older file lacks newer settings
     there, here = known | dict(there), known | dict(here)
-    for key in sorted({*there, *here} - set(FREE), key=lambda key: (key.count("."), key)):
+    for key in sorted({*there, *here} - set(FREE), key=_by_weight):
         if there.get(key) != here.get(key) and not (key == GROWS and _more(there[key], here[key])):
             raise FedpriorError(
                 f"'{folder}' holds another run, whose {key} is {_told(there, key)}, not {_told(here, key)}: choose "
@@ -45,8 +45,13 @@ def refuse_another(folder: Path, there: Mapping[str, Any], here: Mapping[str, An
             )
 
 
+def _by_weight(key: str) -> tuple[bool, int, str]:
+    """Names of methods and data sets first: their options differ because of them."""
+    return not key.endswith(".name"), key.count("."), key
+
+
 def _told(options: Mapping[str, Any], key: str) -> str:
-    return repr(options[key]) if key in options else "not set"
+    return repr(options[key]) if key in options else "left out"
 
 
 def _more(before: Any, now: Any) -> bool:

@@ -33,6 +33,7 @@ LOGS = frozenset(
         "rho",
         "self_weight",
         "tau",
+        "uncertainty",
         "variance",
         "within",
     }
