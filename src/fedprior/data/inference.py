@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedprior.data.columns import KINDS, WORDS, Column, Kind, Series, mapped, numbers, place, text
+from fedprior.data.columns import KINDS, LARGEST, WORDS, Column, Kind, Series, mapped, numbers, place, text
 from fedprior.data.target import Classes, Number
 from fedprior.errors import FedpriorError, unknown
 
@@ -141,6 +141,11 @@ def target(
         if len(known) < len(given) or known.nunique() < 2 or np.isnan(numbers(known)).any():
             raise FedpriorError(
                 f"column '{name}' of {where} needs a number in every row, and at least two different ones."
+            )
+        if (large := ~(np.abs(numbers(known)) <= LARGEST)).any():
+            raise FedpriorError(
+                f"column '{name}' of {where}, which is to be predicted, has something other than finite numbers, first "
+                f"in row {int(large.argmax()) + 1}: correct or drop such rows."
             )
         return Number()
     levels = _levels(given)

@@ -27,6 +27,8 @@ TEXT = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".bz2", ".xz", ".zip")
 PARQUET, EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm")
 DECIMAL_COMMA = r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*"
+PANDAS = "Error tokenizing data. C error: "
+"""How its parser begins the sentence that says which line is wrong."""
 GROWTH = 12
 """Memory that reading a text file takes at most, in units of its size: its text, its cells and the table."""
 
@@ -133,7 +135,8 @@ def _text_file(path: Path) -> pd.DataFrame:
     except pd.errors.ParserWarning:
         raise FedpriorError(f"the rows of '{path}' have more cells than its header: name every column.") from None
     except (ValueError, dialects.Error) as error:  # pandas' parser errors are ValueErrors
-        raise FedpriorError(f"'{path}' is not a CSV file that can be read: {str(error).strip()}.") from None
+        why = str(error).strip().removeprefix(PANDAS)
+        raise FedpriorError(f"'{path}' is not a CSV file that can be read: {why}: correct or drop it.") from None
 
 
 def _read(content: str, separator: str) -> pd.DataFrame:
@@ -162,11 +165,16 @@ def _text(path: Path) -> str:
         ".zip": _unzipped,
     }
     try:
-        return unpack.get(path.suffix, bytes)(path.read_bytes()).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise FedpriorError(f"'{path}' is not UTF-8 text: save it as a CSV file in UTF-8.") from None
+        content = unpack.get(path.suffix, bytes)(path.read_bytes())
+        text, wrong = content.decode("utf-8-sig"), content.find(0)
+    except UnicodeDecodeError as error:
+        wrong = error.start
     except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise FedpriorError(f"'{path}' cannot be unpacked: {error}.") from None
+    if wrong >= 0:
+        line = content.count(b"\n", 0, wrong) + 1
+        raise FedpriorError(f"'{path}' is not UTF-8 text, first in line {line}: save it as a CSV file in UTF-8.")
+    return text
 
 
 def _unzipped(content: bytes) -> bytes:
