@@ -19,20 +19,13 @@ from fedprior.experiment import exporting
 from fedprior.experiment.exporting import as_onnx, onnx_inputs
 from fedprior.experiment.personal import PersonalModel
 from fedprior.methods import build
-from fedprior.protocol import METHODS, Method
+from fedprior.protocol import METHODS
 from support import TRAIN, federation, regression
 
-EXPORTED: dict[str, dict[str, Any]] = {
-    "fedmap": {},
-    "fedem": {},
-    "mixed": {},
-    "stack": {},
-    "fedrod": {},
-    "pfedfda": {},
-    "pfedvem": {"prediction": "bma", "prediction_draws": 3},
-    "pfedbayes": {"prediction": "bma", "prediction_draws": 3},
-}
-"""One method for each way to predict; those that draw, with draws."""
+DRAWN = {"prediction": "bma", "prediction_draws": 3}
+OPTIONS: dict[str, dict[str, Any]] = {"pfedvem": DRAWN, "pfedbayes": DRAWN}
+"""Methods that draw, with draws."""
+WRAPPED = ("fedmap+cal", "fedprox+ft", "fedavg+dp+cal")
 
 
 def session(content: bytes) -> onnxruntime.InferenceSession:
@@ -46,15 +39,10 @@ def model(name: str, options: dict[str, Any]) -> PersonalModel:
     return fedprior.run(method, data, model={"name": "mlp", "hidden": [4]}, rounds=3, workers=1).model("site-0")
 
 
-def test_every_way_to_predict_is_exported() -> None:
-    """Most methods predict with one plain network, as FedMAP does; each of the others is in the list."""
-    others = {name for name, kind in METHODS.items() if kind.predict is not Method.predict}
-    assert others <= EXPORTED.keys()
-
-
-@pytest.mark.parametrize("name", sorted(EXPORTED))
+@pytest.mark.parametrize("name", sorted([*METHODS, *WRAPPED]))
 def test_another_runtime_predicts_the_same(name: str) -> None:
-    own = model(name, EXPORTED[name])
+    """Every registered method has a finite network; a mixture is one of several."""
+    own = model(name, OPTIONS.get(name, {}))
     x = np.random.default_rng(1).normal(size=(33, 4)).astype(np.float32)
     (found,) = session(as_onnx(own)).run(None, {"rows": x})
     np.testing.assert_allclose(found, own.predict(x), atol=2e-6)
@@ -116,9 +104,10 @@ def test_the_metadata_name_columns_levels_and_classes(content: bytes) -> None:
     assert told["site"] == "b"
 
 
-def test_a_number_has_mean_and_deviation() -> None:
+@pytest.mark.parametrize("name", ["fedmap", "mixed", "stack", "fedmap+cal"])
+def test_a_number_has_mean_and_deviation(name: str) -> None:
     data = regression((30, 20), torch.float32)
-    own = fedprior.run(build("fedmap", train=TRAIN), data, model="softmax", rounds=2, workers=1).model("site-1")
+    own = fedprior.run(build(name, train=TRAIN), data, model="softmax", rounds=2, workers=1).model("site-1")
     x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
     there = session(as_onnx(own))
     assert [output.name for output in there.get_outputs()] == ["mean", "sd"]
