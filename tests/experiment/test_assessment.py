@@ -244,3 +244,4 @@ def test_a_reference_that_beats_every_method_is_named() -> None:
     assert "0.450 against 0.500" in text
     assert text.startswith("Federation by FedMAP, the best but Local, helps no site")
     assert "beats" not in sentences("local", "fedmap", means | {SITE_EFFECTS: {"nll": 0.5}}, {})
+    assert "beats" not in sentences("local", "fedmap", {"local": {"nll": 0.5374}, SITE_EFFECTS: {"nll": 0.5366}}, {})

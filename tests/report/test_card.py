@@ -97,6 +97,10 @@ def test_the_verdict_of_a_comparison_is_on_it(folder: Path) -> None:
         )
         assert "Gain over training alone" in card(folder, HOSTILE)
         assert "Federation helps" not in card(folder, "basel", "fedavg_ft")
+        Verdict("local", "use it", {}, {"basel": site}).write(folder)
+        alone = card(folder, "basel", "local")
+        assert "Nothing: the model was trained on the site's own rows alone." in alone
+        assert "The best federated method: gain in NLL over Local +0.120" in alone
     finally:
         (folder / "verdict.json").unlink()
 

@@ -66,8 +66,8 @@ _EFFECTS: tuple[Effect, ...] = ("helps", "harms", "no difference", "cannot tell"
 
 
 def _beaten(methods: Means) -> list[str]:
-    """Whether a reference has a lower NLL than every method."""
-    scores = {name: metrics[SELECTS] for name, metrics in methods.items()}
+    """Whether a reference has a lower NLL than every method, by the digits that are told."""
+    scores = {name: round(metrics[SELECTS], 3) for name, metrics in methods.items()}
     ours = min((score for name, score in scores.items() if name not in REFERENCES), default=float("nan"))
     better = [name for name in REFERENCES if scores.get(name, float("inf")) < ours]
     if not better:

@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from fedprior.data.schema import Schema
 from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError
+from fedprior.experiment.assessment import LOCAL
 from fedprior.experiment.joining import FOLDER as JOINED
 from fedprior.experiment.opened import find_model, run_folder, sites_of, summary_of
 from fedprior.experiment.personal import PersonalModel
@@ -61,7 +62,7 @@ def card(place: Path, site: str, method: str | None = None) -> str:
     if path.parent.name == JOINED:
         parts.append(_joined(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))))
     else:
-        parts += [_quality(model, summary), _federation(_verdict(place, folder, site), site, summary)]
+        parts += [_quality(model, summary), _federation(_verdict(place, folder, site), folder.name, site, summary)]
     parts += [_limits(model), _use(path)]
     return "\n".join(line for part in parts for line in [*part, ""])
 
@@ -161,13 +162,16 @@ def _verdict(place: Path, folder: Path, site: str) -> SiteVerdict | None:
     return found.sites.get(site) if found.recommended == folder.name else None
 
 
-def _federation(verdict: SiteVerdict | None, site: str, summary: Mapping[str, Any]) -> list[str]:
+def _federation(verdict: SiteVerdict | None, method: str, site: str, summary: Mapping[str, Any]) -> list[str]:
     """What federation gave the site, by the verdict of the comparison or by the run's own reference."""
     lines = ["## What federation gave this site", ""]
+    if method == LOCAL:  # whose verdict, if any, is that of the best of the others
+        lines += ["Nothing: the model was trained on the site's own rows alone.", ""]
+        best = None if verdict is None or not math.isfinite(verdict.gain_nll.mean) else verdict
+        return lines if best is None else [*lines, f"The best federated method: {_gain(best)}"]
     if verdict is not None:
-        mean, low, high = verdict.gain_nll
-        gain = f": gain in NLL over Local {mean:+.3f} [{low:+.3f}, {high:+.3f}]" if math.isfinite(mean) else ""
-        return [*lines, f"{WORDS[verdict.verdict]}{gain}, {verdict.n_test} test rows."]
+        told = _gain(verdict) if math.isfinite(verdict.gain_nll.mean) else f"{verdict.n_test} test rows."
+        return [*lines, f"{WORDS[verdict.verdict]}: {told}"]
     row = next(row for row in summary["clients"] if row["client"] == site)
     if row.get("gain") is None:
         return [*lines, "Not measured: the run was not compared with Local."]
@@ -177,6 +181,11 @@ def _federation(verdict: SiteVerdict | None, site: str, summary: Mapping[str, An
         *lines,
         f"Gain over training alone: {mean:+.1f} [{low:+.1f}, {high:+.1f}] {unit}, paired bootstrap over test rows.",
     ]
+
+
+def _gain(verdict: SiteVerdict) -> str:
+    mean, low, high = verdict.gain_nll
+    return f"gain in NLL over Local {mean:+.3f} [{low:+.3f}, {high:+.3f}], {verdict.n_test} test rows."
 
 
 def _joined(document: Mapping[str, Any]) -> list[str]:
