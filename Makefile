@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FLOWER := $(VENV)-flower/bin
 OUT ?= runs/demo
 
-.PHONY: demo federation federation-test federation-faults federation-bench test lint check bench docs docs-site clean
+.PHONY: demo federation federation-test federation-faults federation-bench test lint check bench docs docs-site dist clean
 
 # torch goes in first and alone, so that no other package can pull another build of it
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -69,5 +69,19 @@ $(BIN)/.docs-installed: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
+# the files of a release, and the wheel alone in an environment of its own
+dist:
+	rm -rf dist build/release build/smoke
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	build/release/bin/python -m build
+	build/release/bin/twine check --strict dist/*
+	! $(PYTHON) -m zipfile --list dist/fedprior-*.whl | grep -E 'tables/[^ ]*/results/'
+	$(PYTHON) -m venv build/smoke
+	build/smoke/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	build/smoke/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/fedprior-*.whl
+	cd build/smoke && bin/fedprior doctor && bin/fedprior papers && \
+		bin/fedprior compare --methods fedmap --data digits data.clients=6 --rounds 3 --workers 1 --out runs/smoke
+
 clean:
-	rm -rf $(VENV) $(VENV)-flower runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-flower runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,7 +2,7 @@
 
 Blocks are fences of `sh`. A block after the comment `<!-- illustration -->` needs something that a test does not
 have: a network, real sites, hours. All others are run here, page by page in one folder, on a generated table, with
-fewer rounds, splits and tries than they say; the commands of the tutorial are run by `test_tutorial.py`.
+fewer rounds, splits and tries than they say.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ RUN = (
     "README.md",
 )
 """In this order: pages use what those before them have left."""
-ELSEWHERE = ("docs/tutorial-hospitals.md",)
+ELSEWHERE = ("docs/tutorial-hospitals.md", "docs/deploy.md")
+"""Run by test_tutorial.py and by federation/test_walkthrough.py."""
 BLOCK = re.compile(r"^(<!-- illustration -->\n)?```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORTER = {
     "compare": ["--rounds", "2"],

@@ -57,3 +57,16 @@ def test_the_lock_has_the_versions_of_the_constraints() -> None:
     shared = names & pins.keys()
     assert {name: pins[name] for name in shared} == {name: lock.get(name) for name in shared}, "the lock is stale"
     assert (root / "requirements.lock").read_text().count("\n    --hash=sha256:") >= len(lock)
+
+
+def test_pre_commit_mirrors_make_lint() -> None:
+    root = Path(__file__).parents[1]
+    recipe = (root / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
+    commands = [line.split(" ")[0] for line in re.findall(r"\$\(BIN\)/(.*)", recipe.partition("\n")[2])]
+    hooks = re.findall(r"entry: \.venv/bin/([\w-]+)", (root / ".pre-commit-config.yaml").read_text())
+    assert hooks == commands
+
+
+def test_the_citation_has_the_version() -> None:
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {fedprior.__version__}\n" in citation
