@@ -11,8 +11,10 @@ from sklearn.linear_model import LogisticRegression
 
 import fedprior
 from fedprior import Train
+from fedprior.data.client import Batch
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.methods.local import Local
+from fedprior.rng import Key
 
 FULL = Train(lr=0.5, momentum=0.5, batch_size=1000, steps=100)  # all rows at every step
 
@@ -89,3 +91,25 @@ def test_adam_and_clipping_take_any_prior(train: Train) -> None:
     federation = sites()
     result = fedprior.run(Local(l2=1e6, train=train), federation, model="softmax", rounds=2, workers=1)
     assert np.isfinite(result.mean("nll"))
+
+
+def test_of_a_number_the_weights_of_the_variance_have_a_prior_a_hundred_times_as_strong() -> None:
+    """λ = 2 and n = 16 rows, slopes (1, 2) of the mean and (3, 4) of the log-variance, biases 5 and 6: the penalty is
+    2/32 · (1 + 4) + 200/32 · (9 + 16) + 1/32 · (25 + 36) = 158.46875; nothing is capped."""
+    rng = np.random.default_rng(0)
+    rows = {"a": (rng.normal(size=(20, 2)), rng.normal(size=20))}
+    federation = from_arrays(rows, target="number", validation=0.0, test=0.2)
+    train = Train(lr=1e-3, batch_size=16, steps=1)
+    result = fedprior.run(Local(train=train), federation, model="softmax", rounds=1, workers=1, precision="float64")
+    method = Local(l2=2.0, train=train).bind(result.method.task, train)
+    names = sorted(method.task.parameters(method.task.init(Key(0))))
+    given = {
+        name: torch.tensor([[[1.0, 2.0], [3.0, 4.0]]] if name.endswith("weight") else [[5.0, 6.0]]).double()
+        for name in names
+    }
+    data = federation.train
+    assert int(data.n[0]) == 16
+    batch = Batch(torch.zeros(1, 1, 2).double(), torch.zeros(1, 1).double(), torch.ones(1, 1).double())
+    pull = method.pulls(torch.tensor([2.0]).double(), data)
+    found = method.penalised(given, pull, batch) - method.task.nll(given, batch)
+    assert float(found) == pytest.approx(158.46875)

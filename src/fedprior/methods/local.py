@@ -7,6 +7,8 @@ With `l2`, each client's weights have a prior N(0, 1/λ I), and its biases N(0, 
 
     w = argmin F_k(w) + λ / (2 n_k) ‖w‖² + min(λ, 1) / (2 n_k) ‖b‖²,  F_k the mean loss over n_k examples
 
+Of a number, the weights of the last layer that give its log-variance have 100 λ: few rows tell how a variance changes.
+
 With `decay`, λ is multiplied by it after each of a client's updates: from a strong prior to a weak one, each solution
 the start of the next. The round that validation chooses is then a choice of λ.
 """
@@ -22,10 +24,14 @@ from torch import Tensor
 
 from fedprior import tree
 from fedprior.data.client import Batch, ClientData
+from fedprior.models.likelihood import Gaussian
 from fedprior.protocol import About, Empty, Logs, Method, Space, Weights, register
 from fedprior.rng import Key, Keys
 from fedprior.training import descend
 from fedprior.tree import Params
+
+STEADY = 100.0
+"""Of a number: how many times as strong the prior is on a variance that changes with the inputs."""
 
 
 class Alone(NamedTuple):
@@ -40,6 +46,7 @@ class Pull(NamedTuple):
 
     weights: Tensor  # [C]
     biases: Tensor  # [C]
+    variance: Tensor  # [C]  of a number: weights of the last layer that give its log-variance
 
 
 @register
@@ -89,20 +96,22 @@ class Local(Method[Empty, Alone, Empty, Empty, Weights]):
 
     def penalised(self, w: Params, pull: Pull, batch: Batch) -> Tensor:
         """F_k(w) + λ / (2 n_k) ‖w‖² + min(λ, 1) / (2 n_k) ‖b‖²."""
-        loss = self.task.nll(w, batch)
+        loss, number = self.task.nll(w, batch), isinstance(self.task.likelihood, Gaussian)
         for name, leaf in self.task.parameters(w).items():
             if leaf.dim() > 2:  # [C, out, in, ...]; scales of norms are left alone
-                loss = loss + pull.weights / 2 * leaf.square().flatten(1).sum(1)
+                square = leaf.square().flatten(2).sum(2)  # [C, out]
+                loss = loss + pull.weights / 2 * square.sum(1)
+                if number and name.startswith(f"{self.task.head}."):
+                    loss = loss + (pull.variance - pull.weights) / 2 * square[:, 1]
             elif name.endswith("bias"):
                 loss = loss + pull.biases / 2 * leaf.square().sum(1)
         return loss
 
     def pulls(self, strength: Tensor, data: ClientData) -> Pull:
-        """λ / n_k, at most a quarter of what would overshoot: there, weights are nearly zero."""
-        steepest = self.train.steepest  # None with Adam or clipping, whose steps do not grow with the pull
-        most = torch.inf if steepest is None else steepest / 4
-        n = data.n.to(self.task.dtype)
-        return Pull(*((own / n).clamp(max=most) for own in (strength, strength.clamp(max=1))))
+        """λ / n_k, at most a quarter of what would overshoot, (2 + 2m) / lr for SGD: there, weights are nearly zero."""
+        most = torch.inf if self.train.optimizer == "adam" else (1 + self.train.momentum) / (2 * self.train.lr)
+        n, precisions = data.n.to(self.task.dtype), (strength, strength.clamp(max=1), STEADY * strength)
+        return Pull(*((own / n).clamp(max=most) for own in precisions))
 
     def local_update(self, client: Alone, down: Empty, data: ClientData, keys: Keys) -> tuple[Alone, Empty, Logs]:
         """Continue from the client's last weights, with a fresh optimiser."""

@@ -38,7 +38,10 @@ def learned(story: Story) -> list[Block]:
     runs = {run.title: _blocks(run) for run in story.runs.values()}
     runs = {title: blocks for title, blocks in runs.items() if blocks}
     shown = story.runs[story.shown].title
-    return [Choice("Method:", runs, shown if shown in runs else next(iter(runs)))] if runs else []
+    if not runs:
+        return []
+    once: list[Block] = [Prose("On the first split.", "note")] if story.splits > 1 else []
+    return [*once, Choice("Method:", runs, shown if shown in runs else next(iter(runs)))]
 
 
 def _blocks(run: RunFacts) -> list[Block]:

@@ -16,7 +16,7 @@ from fedprior.report.page.facts import RunFacts, Story
 from fedprior.report.page.learned import learned
 from fedprior.report.tables import size
 
-SHOWN = ("accuracy", "auroc", "rmse", "nll", "ece", "mae", "r2", "coverage90")
+SHOWN = ("nll", "accuracy", "auroc", "rmse", "ece", "mae", "r2", "coverage90")
 """The metrics of a page's tables, if the target has them; files have all."""
 CURVES = 8
 """Methods that a chart of curves has colours for; beyond, those with the lowest validation NLL are drawn."""
@@ -160,9 +160,14 @@ def curves(story: Story) -> list[Block]:
     told = "Solid: validation. Dashed: test, which chooses nothing. Ring: the round that validation chose."
     more = f" {len(drawn)} of {len(story.runs)} methods are drawn." if len(drawn) < len(story.runs) else ""
     return [
-        Prose(f"Means over sites. {told}{more} Click a method in the legend to see it alone.", "note"),
+        Prose(f"Means over sites{_first(story)}. {told}{more} Click a method in the legend to see it alone.", "note"),
         Side(figures),
     ]
+
+
+def _first(story: Story) -> str:
+    """That a block tells of one split only, where there are more."""
+    return ", on the first split" if story.splits > 1 else ""
 
 
 def _drawn(story: Story) -> list[RunFacts]:
