@@ -22,7 +22,7 @@ pytest.importorskip("flwr", reason="needs fedprior[flower]: make federation-test
 from federation.real import NGINX, assert_identical
 from fedprior.flower import trial
 from fedprior.flower.place import Place
-from fedprior.flower.processes import Process, end, end_marked, environment, start
+from fedprior.flower.processes import Process, end, end_marked, environment, mark, start
 
 yaml = pytest.importorskip("yaml")
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -135,7 +135,7 @@ def test_the_services_of_deploy_run_as_they_are_written(tmp_path: Path) -> None:
         assert healthy == 0, logs
     finally:
         end(*reversed(started))
-        end_marked(["/federation"])  # with its container the SuperLink would have ended
+        end_marked([mark(here / "federation")])  # with its container the SuperLink would have ended
     (tmp_path / "sites").mkdir()
     for site in sites:
         (tmp_path / "sites" / site).symlink_to(tmp_path / site / "state")

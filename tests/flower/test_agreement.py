@@ -94,7 +94,24 @@ def test_tables_at_their_sites_equal_the_simulator(options: Any, data: Any, tmp_
             assert np.array_equal(own.arrays[name], values), (site, name)
         rows = pd.read_csv(path).drop(columns="outcome")
         assert np.array_equal(own.predict(rows), expected.predict(site, rows))
-        assert site in (tmp_path / "state" / "trial" / site / "model-card.md").read_text()
+        assert_kept(tmp_path / "state" / "trial" / site, expected, site)
+
+
+def assert_kept(folder: Path, expected: Result, site: str) -> None:
+    """What a site has at the end: its metrics are the simulator's, and people can read them."""
+    summary = json.loads((folder / "summary.json").read_text())
+    own = next(row for row in summary["clients"] if row["client"] == site)
+    assert {name: own[name] for name in expected.values[site]} == expected.values[site]
+    others = [row for row in summary["clients"] if row["client"] != site]
+    assert all(row.keys() == {"client", "train", "validation", "test"} for row in others), "nobody else's metrics"
+    assert [entry["round"] for entry in summary["evaluations"]] == [1, 2]
+    assert (summary["selected"]["round"], summary["rounds"]) == (expected.selected, 2)
+    card = (folder / "model-card.md").read_text()
+    assert card.startswith(f"# Model of {site}\n")
+    assert "## Quality on the site's test rows" in card
+    page = (folder / "report.html").read_text()
+    assert f"<h1>{site}, experiment trial</h1>" in page
+    assert "weights of the local model" in page
 
 
 def test_nothing_but_what_was_asked_for_leaves_a_site(tmp_path: Path) -> None:

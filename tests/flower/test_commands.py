@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,22 @@ def test_an_audit_says_what_left_and_warns_of_few_rows(tmp_path: Path) -> None:
     assert found["aachen"]["warnings"] == []
     told = CliRunner().invoke(app, ["federation", "audit", str(tmp_path / "state")])
     assert "counts: number of training rows of each class; 1 messages" in told.output
+    assert "round 1: " not in told.output
+    told = CliRunner().invoke(app, ["federation", "audit", str(tmp_path / "state"), "--messages"])
+    of_bonn = told.output.split("bonn, experiment")[1].split("cologne, experiment")[0]
+    listed = [line for line in of_bonn.splitlines() if re.match(r"  \d{4}-", line)]
+    assert [line.split("  ")[2].partition(":")[0] for line in listed] == [
+        "agreement",
+        "round 1",
+        "after round 1",
+        "the end",
+    ]
+    assert [message["fields"].keys() == found["bonn"]["fields"].keys() for message in found["bonn"]["messages"]] == [
+        False,
+        True,
+        False,
+        False,
+    ]
     with pytest.raises(FedpriorError, match="nothing has left"):
         audited(tmp_path / "nowhere")
 

@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 Server = Annotated[Path, typer.Argument(help="the server's folder, made by `federation init`")]
 Table = Annotated[Path, typer.Option("--table", help="the site's table, a CSV file")]
+Port = Annotated[int, typer.Option("--port", help="a free port of the site's machine, for Flower's own use")]
 State = Annotated[Path, typer.Option("--state", help="where the site keeps its states and its model")]
 
 
@@ -178,22 +179,26 @@ def site(
     folder: Annotated[Path, typer.Argument(help="the site's folder, as it was received")],
     table: Table,
     state: State = Path("state"),
-    port: Annotated[int, typer.Option("--port", help="a free port of this machine, for Flower's own use")] = 9094,
+    port: Port = 9094,
 ) -> None:
     """Start this site's node, and keep it running until Ctrl-C.
 
     Example: fedprior federation site basel --table basel.csv
     """
     from fedprior.flower.keep import keep_running
-    from fedprior.flower.processes import environment, supernode
+    from fedprior.flower.processes import environment, mark, marked, supernode
     from fedprior.flower.settings import SiteSettings
 
     if not table.is_file():
         raise FedpriorError(f"there is no file '{table}': give --table the site's CSV file.")
     own = SiteSettings.read(folder)
+    if marked([mark(folder)]):
+        raise FedpriorError(f"the node of '{own.site}' already runs on this machine.")
     command = supernode(folder, own.address, own.site, table, state, port)
     with interruptible(lambda: "the node has ended; the same command starts it again"):
-        keep_running(command, environment(state.absolute() / ".flwr"), lambda line: say(screen(100), line))
+        keep_running(
+            command, environment(state.absolute() / ".flwr"), lambda line: say(screen(100), line), mark=mark(folder)
+        )
 
 
 @app.command()
@@ -201,6 +206,7 @@ def doctor(
     folder: Annotated[Path, typer.Argument(help="the server's or a site's folder")],
     table: Annotated[Path | None, typer.Option("--table", help="at a site: its table")] = None,
     state: State = Path("state"),
+    port: Port = 9094,
     as_json: Json = False,
 ) -> None:
     """Check versions, certificates, clocks, ports, disk and the table, at either end.
@@ -210,7 +216,7 @@ def doctor(
     with loading("PyTorch", quiet=as_json):
         from fedprior.flower.doctor import examine
 
-        found = examine(folder, table, state)
+        found = examine(folder, table, state, port)
     if as_json:
         print(json.dumps([entry._asdict() for entry in found], indent=2))
     else:
@@ -225,6 +231,7 @@ def doctor(
 @app.command()
 def audit(
     state: Annotated[Path, typer.Argument(help="the site's state folder")],
+    each: Annotated[bool, typer.Option("--messages", help="list every message with its round")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what has left this site: fields, meaning and bytes of every message.
@@ -237,7 +244,7 @@ def audit(
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        for line in lines(found):
+        for line in lines(found, each=each):
             say(screen(120), line)
 
 

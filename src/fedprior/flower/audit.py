@@ -60,37 +60,53 @@ FEW = 5
 
 
 def audited(state: Path) -> list[dict[str, Any]]:
-    """One entry per experiment and site: rounds, and each field with its meaning, messages and bytes."""
-    found = []
-    for path in sorted(state.glob(f"*/*/{SENT}")):
-        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        fields: dict[str, dict[str, Any]] = defaultdict(lambda: {"messages": 0, "bytes": 0})
-        for entry in entries:
-            for part in {field["name"].split("/")[0] for field in entry["fields"]}:
-                fields[part]["messages"] += 1
-            for field in entry["fields"]:
-                fields[field["name"].split("/")[0]]["bytes"] += field["bytes"]
-        method = _method(path.parent)
-        for name, field in fields.items():
-            field["meaning"] = meaning(name, method)
-        numbers = sorted({name for entry in entries for name in entry["told"].get("logs", [])})
-        metrics = any(entry["told"].get("scores") for entry in entries)
-        found.append(
-            {
-                "experiment": path.parent.parent.name,
-                "site": path.parent.name,
-                "messages": len(entries),
-                "rounds": sorted({entry["round"] + 1 for entry in entries if entry["round"] is not None}),
-                "bytes": sum(field["bytes"] for field in fields.values()),
-                "fields": dict(fields),
-                "logs": numbers,
-                "metrics": metrics,
-                "warnings": _warnings(path.parent, fields),
-            }
-        )
+    """One entry per experiment and site: every message, and each field with its meaning, messages and bytes."""
+    found = [audited_site(path.parent) for path in sorted(state.glob(f"*/*/{SENT}"))]
     if not found:
         raise FedpriorError(f"nothing has left '{state}' yet: it has no {SENT} of any experiment.")
     return found
+
+
+def audited_site(folder: Path) -> dict[str, Any]:
+    """What has left one site in one experiment, from the folder with its record."""
+    text = (folder / SENT).read_text(encoding="utf-8")
+    messages = [_message(json.loads(line)) for line in text.splitlines() if line.strip()]
+    fields: dict[str, dict[str, Any]] = defaultdict(lambda: {"messages": 0, "bytes": 0})
+    for message in messages:
+        for name, size in message["fields"].items():
+            fields[name]["messages"] += 1
+            fields[name]["bytes"] += size
+    method = _method(folder)
+    for name, field in fields.items():
+        field["meaning"] = meaning(name, method)
+    return {
+        "experiment": folder.parent.name,
+        "site": folder.name,
+        "rounds": sorted({message["round"] for message in messages if message["fields"] and message["round"]}),
+        "bytes": sum(field["bytes"] for field in fields.values()),
+        "fields": dict(fields),
+        "logs": sorted({name for message in messages for name in message["logs"]}),
+        "metrics": any(message["metrics"] for message in messages),
+        "messages": messages,
+        "warnings": _warnings(folder, fields),
+    }
+
+
+def _message(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """One message: the round that it belongs to, and the bytes of each field."""
+    sizes: dict[str, int] = defaultdict(int)
+    for field in entry["fields"]:
+        sizes[field["name"].split("/")[0]] += field["bytes"]
+    told = entry["told"]
+    return {
+        "time": entry["time"],
+        "kind": entry["kind"],
+        "round": None if entry["round"] is None else entry["round"] + 1,
+        "fields": dict(sizes),
+        "logs": told.get("logs", []),
+        "metrics": told.get("scores", []),
+        "refused": told.get("refused"),
+    }
 
 
 def _method(folder: Path) -> str:
@@ -118,14 +134,14 @@ def _warnings(folder: Path, fields: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def lines(found: list[dict[str, Any]]) -> list[str]:
-    """For a terminal."""
+def lines(found: list[dict[str, Any]], *, each: bool = False) -> list[str]:
+    """For a terminal; `each`: one line per message, too."""
     told = []
     for entry in found:
-        rounds = f"rounds {entry['rounds'][0]} to {entry['rounds'][-1]}" if entry["rounds"] else "no round yet"
+        rounds = entry["rounds"]
         told.append(
-            f"{entry['site']}, experiment {entry['experiment']}: {entry['messages']} messages, {rounds}, "
-            f"{entry['bytes']:,} bytes of arrays"
+            f"{entry['site']}, experiment {entry['experiment']}: {len(entry['messages'])} messages, "
+            f"{f'rounds {rounds[0]} to {rounds[-1]}' if rounds else 'no round yet'}, {entry['bytes']:,} bytes of arrays"
         )
         for name, field in entry["fields"].items():
             told.append(f"  {name}: {field['meaning']}; {field['messages']} messages, {field['bytes']:,} bytes")
@@ -134,4 +150,21 @@ def lines(found: list[dict[str, Any]]) -> list[str]:
         if entry["metrics"]:
             told.append("  metrics of this site's model on its validation and test rows")
         told += [f"  warning: {warning}" for warning in entry["warnings"]]
+        told += [f"  {_line(message)}" for message in entry["messages"]] if each else []
     return told
+
+
+AGREED = ("agreement", "whether the table fits, and numbers of rows")
+KINDS = {"check": AGREED, "spread": AGREED, "finish": ("the end", "that the model was written")}
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    """One message in a line: when, for which round, and what."""
+    parts = [f"{name} {size:,} bytes" for name, size in message["fields"].items()]
+    parts += [f"numbers about training ({len(message['logs'])})"] if message["logs"] else []
+    trained = bool(parts)
+    parts += [f"metrics on {' and '.join(message['metrics'])} rows"] if message["metrics"] else []
+    parts += [f"refused: {message['refused']}"] if message["refused"] else []
+    number = message["round"] or 1
+    where, what = KINDS.get(message["kind"]) or (f"round {number}" if trained else f"after round {number - 1}", "")
+    return f"{message['time']}  {where}: {', '.join(parts) or what}"

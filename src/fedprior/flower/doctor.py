@@ -20,7 +20,9 @@ from fedprior.data.reading import read_file
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
 from fedprior.flower.certificates import validity
+from fedprior.flower.link import runs
 from fedprior.flower.place import FILE, SCHEMA, Place
+from fedprior.flower.processes import PORT, mark, marked, reachable
 from fedprior.flower.settings import FILE as SITE
 from fedprior.flower.settings import SiteSettings
 
@@ -29,6 +31,8 @@ DISK = 1 << 30
 CLOCK = 5.0
 """Seconds that a site's clock may be ahead of the server's: Flower refuses more."""
 SOON = timedelta(days=30)
+FLOWER = ("1.41", "1.42")
+"""Versions of Flower that the extra `flower` allows."""
 
 
 class Check(NamedTuple):
@@ -39,12 +43,12 @@ class Check(NamedTuple):
     told: str
 
 
-def examine(folder: Path, table: Path | None, state: Path) -> list[Check]:
-    """All checks of a server's or a site's folder."""
+def examine(folder: Path, table: Path | None, state: Path, port: int = PORT) -> list[Check]:
+    """All checks of a server's or a site's folder; `port` is the one that a site's node uses on its own machine."""
     if (folder / FILE).is_file():
         return _server(Place.read(folder))
     if (folder / SITE).is_file():
-        return _site(folder, table, state)
+        return _site(folder, table, state, port)
     raise FedpriorError(f"'{folder}' is neither a server's folder ({FILE}) nor a site's ({SITE}).")
 
 
@@ -59,15 +63,21 @@ def _server(place: Place) -> list[Check]:
             "keys", not keys, f"no public key of {', '.join(keys)}" if keys else f"{len(place.sites)} sites have one"
         ),
         _attempt("schema", lambda: f"{len(place.plan.schema.inputs)} inputs, hash {place.plan.schema.hash[:12]}"),
-        _port(place),
+        _port(place.local, runs(place), "our server", "stop it, or change listen in federation.toml"),
         _exposed(place),
         _disk(place.folder),
     ]
 
 
-def _site(folder: Path, table: Path | None, state: Path) -> list[Check]:
+def _site(folder: Path, table: Path | None, state: Path, port: int) -> list[Check]:
     own = SiteSettings.read(folder)
-    found = [_versions(), _certificate(folder / "ca.crt", None), _private(folder / "site.key"), _disk(state)]
+    found = [
+        _versions(own.version),
+        _certificate(folder / "ca.crt", None),
+        _private(folder / "site.key"),
+        _port(("127.0.0.1", port), bool(marked([mark(folder)])), "this site's node", "choose another with --port"),
+        _disk(state),
+    ]
     if table is not None:
         found.append(_table(folder / SCHEMA, table))
     return [*found, *_connection(own.host, own.port, folder / "ca.crt")]
@@ -80,12 +90,18 @@ def _attempt(what: str, look: Callable[[], str]) -> Check:
         return Check(what, False, str(error))
 
 
-def _versions() -> Check:
+def _versions(wanted: str = __version__) -> Check:
+    """Whether Flower is one that we know, and fedprior the one that the federation was set up with."""
     try:
         found = {name: version(name) for name in ("torch", "flwr")}
     except PackageNotFoundError:
         return Check("versions", False, f"fedprior {__version__} without Flower: install fedprior[flower]")
-    return Check("versions", True, f"fedprior {__version__}, torch {found['torch']}, flwr {found['flwr']}")
+    told = f"fedprior {__version__}, torch {found['torch']}, flwr {found['flwr']}"
+    if wanted != __version__:
+        return Check("versions", False, f"{told}; the federation was set up with fedprior {wanted}: install that")
+    if ".".join(found["flwr"].split(".")[:2]) not in FLOWER:
+        return Check("versions", False, f"{told}; tested is Flower {' and '.join(FLOWER)}: install fedprior[flower]")
+    return Check("versions", True, told)
 
 
 def _certificate(path: Path, host: str | None) -> Check:
@@ -110,14 +126,10 @@ def _private(path: Path) -> Check:
     return Check("private key", not open_to_others, told)
 
 
-def _port(place: Place) -> Check:
-    from fedprior.flower.link import runs
-    from fedprior.flower.processes import reachable
-
-    ours = runs(place)
-    taken = reachable(*place.local) and not ours
-    told = "in use by another program" if taken else "our server listens there" if ours else "free"
-    return Check(f"port {place.local[1]}", not taken, told)
+def _port(address: tuple[str, int], ours: bool, who: str, remedy: str) -> Check:
+    taken = reachable(*address) and not ours
+    told = f"in use by another program: {remedy}" if taken else f"{who} runs" if ours else "free"
+    return Check(f"port {address[1]}", not taken, told)
 
 
 def _exposed(place: Place) -> Check:

@@ -1,4 +1,4 @@
-"""The end of an experiment at a site: its own model, a summary and a model card. None of them leaves the site."""
+"""The end of an experiment at a site: its own model, a summary, a model card and a report, none of which leaves it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from fedprior.flower.codec import encode
 from fedprior.flower.refusal import RefusedError
 from fedprior.flower.site import Site
 
-MODEL, SUMMARY, CARD = "model.safetensors", "summary.json", "model-card.md"
+MODEL, SUMMARY, CARD, REPORT = "model.safetensors", "summary.json", "model-card.md", "report.html"
 
 
 def finish(site: Site, agreement: Agreement, selected: int) -> Path:
     """Keep the personal model of the selected round, or the newest before it that this site has."""
+    from fedprior.flower.site_report import report  # draws charts: not needed before the end
+    from fedprior.report.card import card_at_site
+
     known = [number for number in site.store.numbers("personal") if number <= selected]
     if not known:
         raise RefusedError("state", f"no personal model was evaluated up to round {selected}.")
@@ -31,10 +34,10 @@ def finish(site: Site, agreement: Agreement, selected: int) -> Path:
     encoder, shape = context.federation.encoder(client), context.federation.shape
     model = PersonalModel(client, context.method, arrays, agreement.configuration.seed, encoder, shape)
     model.save(folder / MODEL, about)
-    summary = {**about, "site": client, "experiment": agreement.experiment, "round": number, "selected": selected}
-    summary["rows"] = dict(agreement.sites[client])
+    summary = {**about, **summarised(site, agreement, number, selected)}
     write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    write_text(folder / CARD, card(summary, site))
+    write_text(folder / CARD, card_at_site(model, folder / MODEL, summary))
+    write_text(folder / REPORT, report(folder, summary, context.federation.target))
     site.store.prune("personal", lambda kept: kept == number)
     return folder / MODEL
 
@@ -53,16 +56,26 @@ def described(site: Site, agreement: Agreement) -> dict[str, Any]:
     }
 
 
-def card(summary: dict[str, Any], site: Site) -> str:
-    """What a reader of the model must know, on one page."""
-    about, rows = site.context.method.about, summary["rows"]
-    return f"""# Model card: {summary["site"]}, experiment {summary["experiment"]}
+def summarised(site: Site, agreement: Agreement, number: int, selected: int) -> dict[str, Any]:
+    """What a run's summary says, as far as a site knows it: everyone's numbers of rows, and its own metrics."""
+    (client,) = site.context.federation.clients
+    scores = site.store.scores()
+    own = scores.get(number, {}).get("test") or {}
+    return {
+        "site": client,
+        "experiment": agreement.experiment,
+        "parameters": site.context.method.task.size,
+        "rounds": agreement.configuration.rounds,
+        "selected": {"round": number, "by": _chosen(number, selected)},
+        "clients": [
+            {"client": name, **sizes, **(own if name == client else {})}
+            for name, sizes in sorted(agreement.sites.items())
+        ],
+        "evaluations": [{"round": key, **value} for key, value in sorted(scores.items())],
+    }
 
-* **What it is**: the personal model of this site, by {about.title} ({about.paper} {about.year}).
-* **Trained on**: {rows["train"]} rows of this site; {rows["validation"]} rows for validation and {rows["test"]} for
-  testing were held out. Rows of other sites were not seen; their influence comes through the shared prior alone.
-* **Round**: {summary["round"]}; validation over all sites chose round {summary["selected"]}.
-* **Use it**: `fedprior.load_model("{MODEL}").predict(table)`, which scales raw columns as in training.
-* **Limits**: it was evaluated on this site's held-out rows only, and is for data like this site's.
-* **Made with**: fedprior {summary["version"]}, seed {summary["seed"]}.
-"""
+
+def _chosen(number: int, selected: int) -> str:
+    if number == selected:
+        return "chosen over all sites"
+    return f"round {selected} was chosen over all sites, and this site did not take part in its evaluation"

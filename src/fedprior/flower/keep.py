@@ -16,13 +16,18 @@ TRIES = 12
 
 
 def keep_running(
-    command: Sequence[str], env: Mapping[str, str], tell: Callable[[str], None], *, pause: float = PAUSE
+    command: Sequence[str],
+    env: Mapping[str, str],
+    tell: Callable[[str], None],
+    *,
+    mark: str | None = None,
+    pause: float = PAUSE,
 ) -> None:
     """Start a node again whenever it ends, until it does not last `TRIES` times in a row."""
     tries = 0
     while True:
         began = time.monotonic()
-        node = start(command, None, env)
+        node = start(command, None, env, mark=mark)
         try:
             code = node.wait()
         finally:

@@ -14,7 +14,7 @@ import tomli_w
 from fedprior.errors import FedpriorError
 from fedprior.files import write_text
 from fedprior.flower.place import Place
-from fedprior.flower.processes import Process, end, end_marked, environment, marked, program, reachable, start
+from fedprior.flower.processes import Process, end, end_marked, environment, mark, marked, program, reachable, start
 from fedprior.flower.status import read_status
 
 STARTING = 120.0
@@ -40,11 +40,7 @@ def superlink(place: Place) -> list[str]:
 
 def runs(place: Place) -> bool:
     """Whether the SuperLink of a folder runs."""
-    return bool(marked([_mark(place)])) and reachable(*place.local)
-
-
-def _mark(place: Place) -> str:
-    return str(place.folder.resolve())
+    return bool(marked([mark(place.folder)])) and reachable(*place.local)
 
 
 def start_link(place: Place) -> None:
@@ -60,7 +56,7 @@ def launch_link(place: Place, *, leashed: bool = True) -> Process:
     if reachable(host, port):
         raise FedpriorError(f"port {port} is in use by another program: stop it, or change the port.")
     log, env = place.server / "superlink.log", environment(place.server / "flwr")
-    process = start(superlink(place), log, env, mark=_mark(place), leashed=leashed)
+    process = start(superlink(place), log, env, mark=mark(place.folder), leashed=leashed)
     until = time.monotonic() + STARTING
     while not reachable(host, port):
         if process.poll() is not None or time.monotonic() > until:
@@ -72,7 +68,7 @@ def launch_link(place: Place, *, leashed: bool = True) -> Process:
 
 def stop_link(place: Place) -> bool:
     """End the SuperLink with the experiment that it runs; whether there was one."""
-    return end_marked([_mark(place)])
+    return end_marked([mark(place.folder)])
 
 
 def flwr(place: Place, *arguments: str) -> dict[str, Any]:

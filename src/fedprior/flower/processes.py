@@ -31,6 +31,8 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
 }
 """No telemetry, nothing that is installed at run time, one thread: parallelism comes from sites."""
+PORT = 9094
+"""Of a site's machine, where Flower's own processes talk to each other."""
 GRACE = 4
 """Seconds that processes have to end by themselves."""
 MARK = "FEDPRIOR_PROCESSES"
@@ -119,6 +121,12 @@ def end_marked(marks: Collection[str], processes: Sequence[Process] = ()) -> boo
         while left() and time.monotonic() < until:
             time.sleep(0.1)
     return bool(found)
+
+
+def mark(folder: Path) -> str:
+    """The mark of what runs for a server's or a site's folder, wherever it is mounted: other commands find it so."""
+    found = folder.stat()
+    return f"folder-{found.st_dev}-{found.st_ino}"
 
 
 def marked(marks: Collection[str]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import tomli_w
 
+from fedprior import __version__
 from fedprior.errors import FedpriorError
 from fedprior.files import write_text
 
@@ -20,6 +21,7 @@ class SiteSettings(NamedTuple):
     site: str
     host: str
     port: int
+    version: str = __version__  # of fedprior, when the federation was set up
 
     @property
     def address(self) -> str:
@@ -35,7 +37,9 @@ class SiteSettings(NamedTuple):
         """Read what `write` wrote."""
         try:
             found = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
-            return cls(str(found["site"]), str(found["host"]), int(found["port"]))
+            return cls(
+                str(found["site"]), str(found["host"]), int(found["port"]), str(found.get("version", __version__))
+            )
         except FileNotFoundError:
             raise FedpriorError(f"'{folder}' is not a site's folder: it has no {FILE}.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:

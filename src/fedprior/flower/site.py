@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from fedprior.engine.stack import Context, EvaluateJob, TrainJob, View, Written
 from fedprior.flower.codec import Arrays, Layout, RejectedError, encode
 from fedprior.flower.orders import Reply, RoundOrder, RoundReply, may_tell
 from fedprior.flower.refusal import RefusedError
-from fedprior.flower.store import Store
+from fedprior.flower.store import SCORES, Store
 
 
 class Layouts(NamedTuple):
@@ -69,7 +70,9 @@ class Site:
         assert order.splits is not None
         answer, (personal,) = self.context.work(EvaluateJob([0], order.splits, order.round), view)
         self.store.keep("personal", order.round, personal.values)
-        return {split: of_split[0] for split, of_split in answer.scores.items()}
+        scores = {split: of_split[0] for split, of_split in answer.scores.items()}
+        self.store.note(SCORES, json.dumps({"round": order.round, "scores": scores}))
+        return scores
 
     def _train(self, order: RoundOrder, view: View) -> tuple[dict[str, float], Arrays]:
         answer, written = self.context.work(TrainJob([0], [0 if order.report else -1], order.round), view)

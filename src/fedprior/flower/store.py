@@ -18,7 +18,7 @@ from fedprior.flower.refusal import RefusedError
 from fedprior.names import file_names
 
 Kind = Literal["state", "personal"]
-SENT, ERRORS, AGREEMENT = "sent.jsonl", "errors.log", "agreement.json"
+SENT, ERRORS, SCORES, AGREEMENT = "sent.jsonl", "errors.log", "scores.jsonl", "agreement.json"
 
 
 class Store:
@@ -76,6 +76,13 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+    def scores(self) -> dict[int, dict[str, Any]]:
+        """The site's metrics by round and split, as last evaluated."""
+        path = self.folder / SCORES
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.strip()]
+        return {int(entry["round"]): entry["scores"] for entry in found}
 
     def _path(self, kind: Kind, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.safetensors"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -63,7 +63,17 @@ def card(place: Path, site: str, method: str | None = None) -> str:
         parts.append(_joined(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))))
     else:
         parts += [_quality(model, summary), _federation(_verdict(place, folder, site), folder.name, site, summary)]
-    parts += [_limits(model), _use(path)]
+    return _joined_parts([*parts, _limits(model), _use(path)])
+
+
+def card_at_site(model: PersonalModel, path: Path, summary: Mapping[str, Any]) -> str:
+    """The card of a model that was trained at its own site, from what the site knows."""
+    parts = [_heading(model, summary), _data(model, summary), _quality(model, summary)]
+    parts += [_federation(None, model.method.about.name, model.client, summary), _limits(model), _use(path)]
+    return _joined_parts(parts)
+
+
+def _joined_parts(parts: Sequence[Sequence[str]]) -> str:
     return "\n".join(line for part in parts for line in [*part, ""])
 
 
@@ -120,7 +130,7 @@ def _quality(model: PersonalModel, summary: Mapping[str, Any]) -> list[str]:
     for metric in metrics_of(_target(model)).values():
         if metric.name in row:
             lines.append(
-                f"| {metric.title}{_unit(metric)} | {shown(metric, row[metric.name])} | {_interval(metric, row)} |"
+                f"| {metric.title}{unit(metric)} | {shown(metric, row[metric.name])} | {_interval(metric, row)} |"
             )
     told = [f"* {name}: {CALIBRATION[name]}." for name in CALIBRATION if name in row]
     return [
@@ -142,7 +152,8 @@ def _target(model: PersonalModel) -> Any:
     return Classes.numbered(likelihood.classes) if isinstance(likelihood, Categorical) else Number()
 
 
-def _unit(metric: Metric) -> str:
+def unit(metric: Metric) -> str:
+    """What stands behind a metric's name."""
     return " (%)" if metric.unit == "%" else " (nats)" if metric.unit == "nats" else ""
 
 

@@ -1,0 +1,146 @@
+"""What the doctor finds at a server and at a site, one fault at a time, without Flower."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs fedprior[flower]")
+
+from fedprior import __version__
+from fedprior.flower import certificates, doctor
+from fedprior.flower.doctor import FLOWER, Check, examine
+from fedprior.flower.layout import init
+from fedprior.flower.place import Place
+from fedprior.flower.processes import free_port
+from fedprior.flower.settings import SiteSettings
+from flower.test_agreement import SITES, schema, tables
+
+VERSIONS = {"torch": "2.13.0", "flwr": "1.41.0"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(doctor, "version", VERSIONS.__getitem__)
+    sections = {"method": {"name": "fedmap"}, "rounds": 1, "data": {"name": "sites"}}
+    return init(tmp_path / "study", SITES, schema(tables(tmp_path)), sections, port=free_port())
+
+
+def at_server(place: Place) -> dict[str, Check]:
+    return {check.what.split()[0]: check for check in examine(place.folder, None, place.folder)}
+
+
+def at_site(place: Place, table: Path | None = None, port: int | None = None) -> dict[str, Check]:
+    found = examine(place.site("bonn"), table, place.folder, free_port() if port is None else port)
+    return {check.what.split()[0]: check for check in found}
+
+
+@contextmanager
+def listening(place: Place, ahead: float = 0.0) -> Iterator[None]:
+    """A server with the federation's certificate that tells the time, wrongly by `ahead` seconds."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(place.server / "server.crt", place.server / "server.key")
+    with socket.create_server(("127.0.0.1", place.port)) as plain, context.wrap_socket(plain, server_side=True) as own:
+
+        def answer() -> None:
+            with suppress(ssl.SSLError), own.accept()[0] as asked:  # a site that does not trust us ends the handshake
+                asked.recv(4096)
+                date = format_datetime(datetime.now(UTC) + timedelta(seconds=ahead), usegmt=True)
+                asked.sendall(f"HTTP/1.1 403 Forbidden\r\nDate: {date}\r\n\r\n".encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join()
+
+
+def test_a_new_folder_is_fine(place: Place) -> None:
+    assert all(check.fine for check in at_server(place).values())
+    with listening(place):
+        found = at_site(place, place.folder.parent / "bonn.csv")
+    assert all(check.fine for check in found.values()), found
+    assert found.keys() == {"versions", "certificate", "private", "port", "disk", "table", "server", "clock"}
+
+
+@pytest.mark.parametrize(("ahead", "fine"), [(3.0, True), (-3.0, True), (8.0, False), (-8.0, False)])
+def test_clocks_must_agree(ahead: float, fine: bool, place: Place) -> None:
+    """Flower refuses a node whose clock is 5 s ahead; the doctor is as strict on both sides."""
+    with listening(place, ahead):
+        assert at_site(place)["clock"].fine is fine
+
+
+def test_versions_must_be_known_and_the_same(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert at_site(place)["versions"].fine
+    own = SiteSettings.read(place.site("bonn"))
+    assert own.version == __version__
+    own._replace(version="0.0.1").write(place.site("bonn"))
+    assert "was set up with fedprior 0.0.1" in at_site(place)["versions"].told
+    monkeypatch.setattr(doctor, "version", {**VERSIONS, "flwr": "1.43.1"}.__getitem__)
+    assert "tested is Flower 1.41 and 1.42" in at_server(place)["versions"].told
+
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", absent)
+    assert "install fedprior[flower]" in at_server(place)["versions"].told
+
+
+def test_the_versions_are_those_that_the_extra_allows() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    last = int(FLOWER[-1].split(".")[1])
+    assert f'"flwr>={FLOWER[0]},<1.{last + 1}"' in text
+
+
+def test_certificates_must_be_of_now_and_of_the_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace(place, host="elsewhere.example").write()
+    assert "it is for localhost, 127.0.0.1, not for elsewhere.example" in at_server(place)["certificate"].told
+    place.write()
+    monkeypatch.setattr(certificates, "DAYS", -1)
+    monkeypatch.setattr(certificates, "BEFORE", timedelta(days=3))
+    certificates.make_authority(place.server, [place.host])
+    assert "which is not now" in at_server(place)["certificate"].told
+    (place.server / "server.crt").write_text("nothing")
+    assert not at_server(place)["certificate"].fine
+
+
+def test_another_authority_is_not_trusted(place: Place) -> None:
+    certificates.make_authority(place.server, [place.host])
+    with listening(place):
+        told = at_site(place)["server"]
+    assert not told.fine
+    assert "certificate verify failed" in told.told
+
+
+def test_keys_ports_and_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.server / "keys" / "bonn.pub").unlink()
+    (place.server / "server.key").chmod(0o644)
+    (place.site("bonn") / "site.key").unlink()
+    monkeypatch.setattr(doctor, "DISK", 1 << 60)
+    with socket.create_server(("127.0.0.1", place.port)):
+        found = at_server(place)
+    assert "no public key of bonn" in found["keys"].told
+    assert "chmod 600" in found["private"].told
+    assert "in use by another program" in found["port"].told
+    assert not found["disk"].fine
+    assert "is missing" in at_site(place)["private"].told
+    assert "does not answer over TLS" in at_site(place)["server"].told
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "choose another with --port" in at_site(place, port=taken.getsockname()[1])["port"].told
+
+
+def test_a_table_is_compared_with_the_schema(place: Place) -> None:
+    table = place.folder.parent / "bonn.csv"
+    table.write_text(table.read_text().replace("smoker", "smokes"))
+    told = at_site(place, table)["table"]
+    assert not told.fine
+    assert "there is no column 'smoker'" in told.told
