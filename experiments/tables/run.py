@@ -84,6 +84,14 @@ def show(lines: list[dict[str, Any]]) -> None:
     for row in rows:
         cells = [[line["nll"][row] for line in own if row in line["nll"]] for own in groups.values()]
         print(f"| {row} | " + " | ".join(f"{np.mean(cell):.4f}" if cell else "" for cell in cells) + " |")
+    for title, ours, theirs in (("recommended", "recommended", "mixed"), ("Local", "local", "per site")):
+        cells = [[line["nll"][ours] - _best(line, theirs) for line in own] for own in groups.values()]
+        print(f"| {title} minus the best {theirs} | " + " | ".join(f"{np.mean(cell):+.4f}" for cell in cells) + " |")
+
+
+def _best(line: dict[str, Any], kind: str) -> float:
+    """The lowest test NLL of the independent fits of a kind: chosen with hindsight, in their favour."""
+    return min(score for name, score in line["nll"].items() if name.startswith(f"independent: {kind}"))
 
 
 def main() -> None:

@@ -56,6 +56,26 @@ def test_every_method_has_as_many_tries_and_the_same_call_goes_on(path: Path) ->
     assert more["fedmap"].options.keys() <= {"sigma2"}
 
 
+def test_tries_that_go_on_are_those_of_one_call_and_none_is_repeated(path: Path) -> None:
+    """Stopped after one, two and four tries: the same scores in the same order, and five distinct values of sigma2."""
+    given, seen = config(path, fedmap={}), []
+    for tries in (1, 2, 4, 5):
+        tune(given, path.parent / "stopped", tries=tries, splits=1, tell=lambda *told: seen.append(told))
+    stopped = sorted(seen, key=lambda told: told[:2])
+    seen.clear()
+    tune(given, path.parent / "whole", tries=5, splits=1, tell=lambda *told: seen.append(told))
+    assert stopped == sorted(seen, key=lambda told: told[:2])
+    scores = [score for name, _, score in seen if name == "fedmap"]
+    assert len(set(scores)) == 5
+
+
+def test_tries_of_other_settings_are_refused(path: Path) -> None:
+    out = path.parent / "out"
+    tune(config(path, fedavg={}), out, tries=1, splits=1)
+    with pytest.raises(FedpriorError, match="holds tries of local with other data or settings: choose another folder"):
+        tune(config(path, fedavg={}), out, tries=1, splits=2)
+
+
 def test_declared_spaces_are_options(path: Path) -> None:
     for name, method in METHODS.items():
         for option, values in method.space.items():

@@ -6,7 +6,9 @@ output folder, so that the same call goes on where it was stopped. Test rows hav
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,22 +80,40 @@ def _tuned(
         storage=f"sqlite:///{out / STUDY}",
         direction="minimize",
         load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=config.seed),
     )
+    _same(study, out, config, given, len(federations))
 
     def score(trial: optuna.Trial) -> float:
-        own = {} if trial.number == 0 else _drawn(trial, space)
+        own = _drawn(trial, space) if _completed(study) else {}
         found = _score(config, name, {**given, **own}, federations)
         trial.set_user_attr("options", own)
         if tell is not None:
-            tell(name, trial.number + 1, found)
+            tell(name, len(_completed(study)) + 1, found)
         return found
 
-    left = (tries if space else 1) - sum(trial.state.is_finished() for trial in study.trials)
-    if left > 0:
-        study.optimize(score, n_trials=left, timeout=60 * minutes)
+    end = time.monotonic() + 60 * minutes
+    while (done := len(_completed(study))) < (tries if space else 1) and (not done or time.monotonic() < end):
+        study.sampler = optuna.samplers.TPESampler(seed=config.seed + done)  # a new draw, also after a stop
+        study.optimize(score, n_trials=1)
     options = {**given, **study.best_trial.user_attrs["options"]}
-    return Tuned(options, study.best_value, float(study.trials[0].value or math.inf), len(study.trials))
+    return Tuned(options, study.best_value, float(_completed(study)[0].value or math.inf), done)
+
+
+def _completed(study: Any) -> list[Any]:
+    """The tries that came to an end, in order: one that was killed counts for nothing."""
+    return [trial for trial in study.trials if trial.value is not None]
+
+
+def _same(study: Any, out: Path, config: Config, given: Section, splits: int) -> None:
+    """Refuse tries of other data or settings, whose scores cannot be compared with ours."""
+    plain = config.model_dump(mode="json", exclude={"method", "methods", "workers", "engine", "ray_address"})
+    here = json.loads(json.dumps({**plain, "given": given, "splits": splits}, default=str))
+    if study.user_attrs.get("settings", here) != here:
+        raise FedpriorError(
+            f"'{out}' holds tries of {study.study_name} with other data or settings: choose another folder, or go on "
+            "as it was begun."
+        )
+    study.set_user_attr("settings", here)
 
 
 def _drawn(trial: Any, space: Mapping[str, Space]) -> Section:
