@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
 import fedprior
+from fedprior.cli.main import app
 from fedprior.data.schema import Schema
 from fedprior.data.site_table import Reading, SiteTable, pooled
 from fedprior.errors import FedpriorError
@@ -95,6 +98,27 @@ def test_tables_at_their_sites_equal_the_simulator(options: Any, data: Any, tmp_
         rows = pd.read_csv(path).drop(columns="outcome")
         assert np.array_equal(own.predict(rows), expected.predict(site, rows))
         assert_kept(tmp_path / "state" / "trial" / site, expected, site)
+
+
+@pytest.mark.parametrize("scaling", ["own", "shared"])
+def test_a_site_that_comes_later_joins_from_its_table(scaling: str, tmp_path: Path) -> None:
+    """The server's prior says how inputs are prepared, as the simulator's does; the model is the same."""
+    paths = tables(tmp_path, gaps=True)
+    late = paths.pop("cologne")
+    given = plan(paths, data={"scaling": scaling, "missing": "median"})
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    prior = fedprior.load_prior(tmp_path / "run" / "prior.safetensors")
+    rows = pd.read_csv(late)
+    found = fedprior.join(prior, rows, "cologne", draws=0).model
+    expected = fedprior.join(simulated(given, paths).prior, rows, "cologne", draws=0).model
+    assert np.array_equal(found.predict(rows), expected.predict(rows))
+    (tmp_path / "received").mkdir()
+    received = shutil.copy(tmp_path / "run" / "prior.safetensors", tmp_path / "received")
+    for place in (tmp_path / "run", received):
+        told = CliRunner().invoke(app, ["join", str(place), str(late), "--draws", "0"])
+        assert told.exit_code == 0, told.output
+    both = [(tmp_path / place / "joined" / "cologne.safetensors").read_bytes() for place in ("run", "received")]
+    assert both[0] == both[1]
 
 
 def assert_kept(folder: Path, expected: Result, site: str) -> None:

@@ -15,6 +15,9 @@ from fedprior.errors import FedpriorError
 
 Place = Annotated[Path, typer.Argument(metavar="RUN", help="the output folder of a run or a comparison")]
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the columns that the run was trained on")]
+Prior = Annotated[
+    Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or the file of its prior")
+]
 Model = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or a model's file")]
 Of = Annotated[str | None, typer.Option("--method", help="of a comparison; by default the recommended method")]
 Site = Annotated[str | None, typer.Option("--site", help="whose model")]
@@ -28,7 +31,7 @@ class Format(StrEnum):
 
 
 def join(
-    run: Place,
+    run: Prior,
     table: Table,
     site_name: Annotated[str | None, typer.Option("--site-name", help="by default the name of the file")] = None,
     method: Of = None,
@@ -41,7 +44,7 @@ def join(
     """Make a personal model for a site that was not there, without training the federation again.
 
     Shows how many of its rows it takes until its own model beats the shared one, and leaves the model and a JSON file
-    in RUN/joined.
+    in RUN/joined, or beside the prior in joined.
 
     Example: fedprior join runs/hospitals basel.csv --site-name Basel
     """

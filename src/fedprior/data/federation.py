@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedprior.data.client import ClientData
 from fedprior.data.encoder import Encoder
 from fedprior.data.heterogeneity import size_spread
+from fedprior.data.preparation import Preparation
 from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.splits import SPLITS, Cut, Examples, Given, Shares, Units, cut, pairs
@@ -49,6 +50,7 @@ class Federation:
     tested: tuple[NDArray[np.int64], ...] = ()  # of each client: the row number or the group of each test example
     setup_bytes: int = 0  # sent by each client before the first round, for shared scaling
     elsewhere: bool = False  # the examples are at the clients: only their numbers are known here
+    agreed: Preparation | None = None  # how clients that are elsewhere prepare their inputs
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -84,6 +86,11 @@ class Federation:
             encoders=tuple(self.encoders[i] for i in rows) if self.encoders else (),
             tested=tuple(self.tested[i] for i in rows) if self.tested else (),
         )
+
+    @property
+    def preparation(self) -> Preparation:
+        """How the inputs of all clients were prepared."""
+        return self.agreed or Preparation.of(self.encoders)
 
     def encoder(self, client: str) -> Encoder | None:
         """What was done to a client's inputs; None if nothing was done or it is unknown."""
@@ -142,12 +149,13 @@ def outline(
     name: str = "custom",
     options: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Mapping[str, Any]] | None = None,
+    agreed: Preparation | None = None,
 ) -> Federation:
     """What a server knows of sites whose examples stay with them: their names and the sizes of their splits."""
     x, y = torch.empty(0, *shape), torch.empty(0, dtype=target.dtype)
     nowhere = (0,) * len(sizes)
     parts = {s: ClientData(x, y, nowhere, tuple(int(of[s]) for of in sizes.values())) for s in SPLITS}
-    told = {"options": dict(options or {}), "recipe": dict(recipe or {})}
+    told = {"options": dict(options or {}), "recipe": dict(recipe or {}), "agreed": agreed}
     return Federation(tuple(sizes), **parts, target=target, name=name, seed=seed, elsewhere=True, **told)  # type: ignore[arg-type]
 
 

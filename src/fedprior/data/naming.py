@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprior.data.federation import Federation
-from fedprior.data.preparation import Preparation
 from fedprior.data.target import Classes
 
 
@@ -25,7 +24,7 @@ class Names(NamedTuple):
 def names_of(federation: Federation) -> Names:
     """Those of a federation."""
     count = math.prod(federation.shape)
-    prepared = Preparation.of(federation.encoders)
+    prepared = federation.preparation
     known = () if prepared.schema is None else prepared.schema.inputs
     inputs = known if len(known) == count else tuple(f"x{j + 1}" for j in range(count))
     units = np.full(count, np.nan if prepared.standardise else 1.0)

@@ -106,6 +106,8 @@ def find_model(place: Path, site: str | None = None, method: str | None = None) 
 
 def find_prior(place: Path, method: str | None = None) -> tuple[Prior, Path]:
     """The prior of a run or comparison, and the run's folder."""
+    if place.is_file():  # all that a site needs, without the rest of the run
+        return load_prior(place), place.parent
     folder = run_folder(place, method)
     seal.check(folder, summary_of(folder), [seal.PRIOR])
     return load_prior(folder / seal.PRIOR), folder

@@ -47,7 +47,7 @@ class Prior:
     def of(cls, method: AnyMethod, server: Any, federation: Federation, summary: Mapping[str, Any]) -> Prior:
         """The prior of a run, given its summary."""
         told = {key: summary[key] for key in TOLD}
-        kept, preparation = summary["selected"]["round"], Preparation.of(federation.encoders)
+        kept, preparation = summary["selected"]["round"], federation.preparation
         sites, shape = len(federation), federation.shape
         return cls(method, server, federation.target, shape, preparation, summary["seed"], kept, sites, told)
 

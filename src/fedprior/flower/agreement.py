@@ -12,7 +12,9 @@ from typing import Any, Self
 
 from fedprior import __version__
 from fedprior.data.csv_files import RECIPE
+from fedprior.data.encoder import Encoder
 from fedprior.data.federation import SPLITS, outline
+from fedprior.data.preparation import Preparation
 from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.site_table import NAME, Reading, SiteTable
@@ -86,6 +88,8 @@ class Agreement:
         """The run as the server sees it: names, sizes and shapes, and no rows."""
         config, reading = self.configuration, self.reading
         section: dict[str, Any] = {"name": NAME, "options": reading.section(self.schema), "recipe": RECIPE}
+        shared = Encoder.maybe(self.schema, self.scaler) if reading.scaling == "shared" else None
+        section["agreed"] = Preparation(self.schema, shared, shared is None, reading.impute)
         found = outline(self.sites, (len(self.schema.inputs),), self.target, seed=config.seed, **section)
         return config.setup(found.to(config.settings().dtype))
 
