@@ -57,7 +57,8 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="show it on http://127.0.0.1:8000 afterwards")
     serve = parser.parse_args().serve
     assemble()
-    cli([*(["serve"] if serve else ["build", "--quiet"]), "--strict", "--config-file", str(ROOT / "mkdocs.yml")])
+    # not --quiet, with which warnings are dropped before --strict could count them
+    cli(["serve" if serve else "build", "--strict", "--config-file", str(ROOT / "mkdocs.yml")])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -75,3 +76,9 @@ def test_the_navigation_names_pages_that_exist() -> None:
     known = {*places().values(), *reference.pages(), "reproduced/index.md"}
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     assert [page for page in re.findall(r"\S+\.md", nav) if page not in known and "*" not in page] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    named = re.findall(r"[\w/*-]+\.md", nav)
+    assert [page for page in places().values() if not any(fnmatch(page, name) for name in named)] == []

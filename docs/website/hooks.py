@@ -30,6 +30,11 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     return output.replace(SHIM, f"{'../' * page.url.count('/')}assets/worker.js")
 
 
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same for the page that a server shows instead of one that is missing; it lies at the root."""
+    return output_content.replace(SHIM, "/assets/worker.js")
+
+
 def on_config(config: Any) -> Any:
     """The configuration with its navigation expanded."""
     config.nav = _expanded(config.nav, Path(config.docs_dir))

@@ -235,7 +235,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """A number, with one model per site; the arguments and results are those of `FederatedClassifier`.
 
-    Example:
+    Examples:
         >>> import fedprior, pandas as pd
         >>> table = pd.DataFrame({"site": ["a", "b"] * 30, "dose": [1.0, 2.0, 3.0, 4.0, 5.0] * 12})
         >>> model = fedprior.FederatedRegressor("mixed", site="site").fit(table, table["dose"] * 2)

@@ -33,7 +33,7 @@ MOST = 10**9
 class Train:
     """How a client trains in one round. The optimiser starts afresh every round.
 
-    Example:
+    Examples:
         >>> from fedprior import Train
         >>> Train(lr=0.1, epochs=2).lasting(5).epochs
         5

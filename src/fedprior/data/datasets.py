@@ -41,7 +41,7 @@ def load(name: str, *, seed: int = 0, **options: Any) -> Federation:
     Raises:
         FedpriorError: If the name or an option is unknown, or the data set has not been fetched.
 
-    Example:
+    Examples:
         >>> import fedprior
         >>> federation = fedprior.data.load("digits", partition="labels", clients=5, labels=3)
         >>> len(federation), federation.shape

@@ -46,7 +46,7 @@ def from_frame(
     Raises:
         FedpriorError: If a column does not exist, or nothing is left to learn from.
 
-    Example:
+    Examples:
         >>> import fedprior, pandas as pd
         >>> table = pd.DataFrame({"site": ["a", "b"] * 20, "age": [30, 50, 40, 60, 50] * 8})
         >>> table["ill"] = ["yes", "no", "no", "yes"] * 10

@@ -82,7 +82,7 @@ def run(
     Raises:
         FedpriorError: If an option is unknown or out of range, or if the folder holds another run.
 
-    Example:
+    Examples:
         >>> import fedprior
         >>> from fedprior.methods.fedmap import FedMAP
         >>> federation = fedprior.data.load("synthetic", clients=4, samples=60)
@@ -134,7 +134,7 @@ def compare(
     Raises:
         FedpriorError: If there is nothing to compare, or a method is listed twice.
 
-    Example:
+    Examples:
         >>> import fedprior
         >>> from fedprior.methods.fedprox import FedProx
         >>> federation = fedprior.data.load("synthetic", clients=4, samples=60)
