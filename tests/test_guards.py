@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.stats import norm
 from fedprior.errors import FedpriorError
 from fedprior.experiment import run
 from fedprior.experiment.participation import Participation
+from fedprior.experiment.wording import privacy
 from fedprior.guards import SECRET, Krum, Median, Noisy, NormBound, Trimmed, bounded, changed, changes, epsilon, spent
 from fedprior.methods import build
 from fedprior.protocol import Weights
@@ -153,7 +155,7 @@ def test_the_noise_has_its_deviation_and_is_new_every_round() -> None:
     assert torch.equal(draws[0], torch.cat([(again.w[k] - server.w[k]).flatten() for k in sorted(again.w)]))
 
 
-def test_a_summary_says_what_was_spent() -> None:
+def test_summary_and_report_say_what_was_spent(tmp_path: Path) -> None:
     data = federation((20, 20, 20))
     part = Participation(rule="bernoulli", rate=0.5)
     result = run(build("fedavg+dp+ft", {"dp": {"noise": 2.0}}), data, rounds=3, workers=1, participation=part)
@@ -161,6 +163,10 @@ def test_a_summary_says_what_was_spent() -> None:
     assert told["1e-05"] == pytest.approx(epsilon(2.0, 3, 1e-5, 0.5))
     assert told["1e-06"] > told["1e-05"]
     assert spent(build("fedavg"), 3) is None
+    (sentence,) = privacy(result.summary)
+    assert f"ε = {told['1e-05']:.3g} at δ = 1e-05" in sentence
+    assert sentence in result.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert privacy({}) == []
 
 
 def test_running_statistics_are_refused() -> None:

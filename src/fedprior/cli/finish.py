@@ -56,11 +56,13 @@ def finish(found: Result | Comparison | Assessment, folder: Path, *, quiet: bool
 
 
 def _learned(results: Mapping[str, Result]) -> list[str]:
-    """What methods say of what they learned, with their names if there are several."""
+    """What methods say of what they learned and of privacy, with their names if there are several."""
+    from fedprior.experiment.wording import privacy
+
     return [
         f"{result.method.about.title}: {sentence}" if len(results) > 1 else sentence
         for result in results.values()
-        for sentence in result.explanation.sentences
+        for sentence in [*result.explanation.sentences, *privacy(result.summary)]
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment.verdict import POOLED, SITE_EFFECTS, Effect, Interval, SiteVerdict
@@ -85,3 +86,12 @@ def _joined(told: list[str]) -> str:
     if len(told) > NAMED:
         return f"{', '.join(told[: NAMED - 1])} and {len(told) - NAMED + 1} more"
     return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+
+
+def privacy(summary: Mapping[str, Any]) -> list[str]:
+    """What a run with `+dp` promises, from its summary; nothing where nothing is promised."""
+    found = summary.get("privacy")
+    if not found:
+        return []
+    spent = ", ".join(f"ε = {value:.3g} at δ = {delta}" for delta, value in found["epsilon_at_delta"].items())
+    return [f"Differential privacy of {found['covers']}: {spent}. Metrics, logs and personal models are not covered."]

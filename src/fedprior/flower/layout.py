@@ -111,7 +111,7 @@ if anybody else has seen it.
 
 Your node connects to `{place.address}` (outgoing TLS only; nothing connects to you). Your rows never leave your
 machine. What does leave it is written to `state/*/{site}/sent.jsonl`: read it with `fedprior federation audit state`.
-When the experiment is over, your own model, its summary and its model card are in `state/{place.experiment}/{site}`.
+When the experiment is over, your own model, its report and its model card are in `state/{place.experiment}/{site}`.
 
 Keep the `state` folder: without it your site cannot go on with an experiment. The clock of your machine must be
 right to within five seconds.

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from fedprior.data.target import Classes
+from fedprior.experiment.wording import privacy
 from fedprior.metrics import SELECTS, Metric
 from fedprior.names import apart
 from fedprior.report.charts import outcomes, palette
@@ -267,7 +268,14 @@ def traffic(story: Story) -> list[Block]:
     told = [[run.title, size(run.sent("down")), size(run.sent("up")), size(_all(run))] for run in runs]
     setup = 0 if story.data is None else story.data.setup_bytes
     note = [Prose(f"Before the first round, each site sent {size(setup)} for shared scaling.", "note")] * bool(setup)
-    return [Figure(outcomes.traffic(rows), "Bytes per round"), Details("In numbers", [Table(columns, told)]), *note]
+    promised = [
+        Prose(f"{run.title}: {sentence}")
+        for run in runs
+        if run.summary is not None
+        for sentence in privacy(run.summary)
+    ]
+    figure = Figure(outcomes.traffic(rows), "Bytes per round")
+    return [*promised, figure, Details("In numbers", [Table(columns, told)]), *note]
 
 
 def _all(run: RunFacts) -> float:
