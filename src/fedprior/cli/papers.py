@@ -54,13 +54,13 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
         ]
         print(json.dumps(entries, indent=2))
         return
-    caption = "run: at the paper's scale, or else quickly; time: all seeds on two cores"
+    caption = "run: at the paper's scale, and at quick scale with what that changes; time: all seeds on two cores"
     grid = Grid(title="Tables and figures of the papers", title_justify="left", caption=caption)
     for column in ("name", "title", "run", "data missing here", "time"):
         grid.add_column(column)
     for table in tables:
-        quick = f"quickly: {told}" if (told := table.ran("quick")) else "–"
-        cells = (table.name, table.title, table.ran("paper") or quick, ", ".join(table.missing) or "–")
+        ran = [table.ran("paper"), f"quick, {told}" if (told := table.ran("quick")) else ""]
+        cells = (table.name, table.title, "\n".join(filter(None, ran)) or "–", ", ".join(table.missing) or "–")
         grid.add_row(*map(escape, cells), duration(table.minutes) if table.minutes else "–")
     screen().print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")

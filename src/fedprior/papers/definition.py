@@ -122,13 +122,19 @@ class Table(BaseModel):
         return str(self._saved("paper").get("about", {}).get("part", ""))
 
     def ran(self, scale: Scale) -> str:
-        """How much of it was run at a scale, with how many seeds, whatever data are stored; empty for nothing."""
+        """How much of it was run at a scale, with how many seeds, whatever data are stored; empty for nothing.
+
+        At quick scale also what was changed of the paper's setting: `rounds=40: all of it, 1 seed`.
+        """
         if not self.has_results(scale):
             return ""
         found = self._saved(scale)
         part, seeds = str(found.get("about", {}).get("part", "")), found.get("seeds", 0)
         count = [f"{seeds} seed{'s' if seeds != 1 else ''}"] if seeds and "seed" not in part else []
-        return ", ".join([part or "all of it", *count])
+        told = ", ".join([part or "all of it", *count])
+        changed = found.get("quick") or {}
+        reduced = ", ".join(f"{name}={value}" for name, value in changed.items() if name != "eval_every")
+        return f"{reduced}: {told}" if reduced else told
 
     def _saved(self, scale: Scale) -> dict[str, Any]:
         stem = self.results(scale)
