@@ -7,8 +7,11 @@ fewer rounds, splits and tries than they say.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,3 +131,21 @@ def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(path.parent))
     monkeypatch.setattr("sys.argv", [path.name])
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of `make demo`: every site's gain to 0.002, which allows for other processors, and its verdict."""
+    monkeypatch.chdir(tmp_path)
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndemo:")[2].partition("\n\n")[0]
+    for line in recipe.replace("$(OUT)", "demo").splitlines():
+        words = shlex.split(line.strip())
+        if words[0] == "$(BIN)/python":
+            subprocess.run([sys.executable, ROOT / words[1], *words[2:]], check=True)
+        elif words[0] == "$(BIN)/fedprior":
+            assert CliRunner().invoke(app, words[1:], catch_exceptions=False).exit_code == 0
+    sites = json.loads(Path("demo/comparison/verdict.json").read_text(encoding="utf-8"))["sites"]
+    shown = re.findall(r"^(\w+) +\d+ +([+-][\d.]+) \[.*?\]  (\w.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {name: verdict for name, _, verdict in shown} == {name: site["verdict"] for name, site in sites.items()}
+    for name, gain, _ in shown:
+        assert sites[name]["gain_nll"]["mean"] == pytest.approx(float(gain), abs=2e-3)
