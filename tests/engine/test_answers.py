@@ -24,6 +24,7 @@ from fedprior.metrics import evaluate, metrics_of
 from fedprior.protocol import About, Logs, Method
 from fedprior.rng import Key, Keys
 from fedprior.training import Train
+from fedprior.wrappers import WRAPPERS
 from support import CLASSES, SIZES, bound, federation, same, task
 
 
@@ -203,7 +204,10 @@ def wild(sizes: tuple[int, ...] = SIZES) -> Federation:
     return from_arrays(clients, classes=CLASSES)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(METHODS) if name != "local"])
+EVERYONE = [*(name for name in sorted(METHODS) if name != "local"), *(f"fedavg+{name}" for name in sorted(WRAPPERS))]
+
+
+@pytest.mark.parametrize("name", EVERYONE)
 def test_one_wild_client_leaves_the_others_finite(name: str) -> None:
     """Whatever the method: the journal names the client, and everyone else has a model with finite predictions."""
     data = wild()
@@ -233,7 +237,7 @@ def odd(kind: str) -> Federation:
 
 
 @pytest.mark.parametrize("kind", ["constant labels", "constant inputs", "one row to train on", "squares that overflow"])
-@pytest.mark.parametrize("name", [name for name in sorted(METHODS) if name != "local"])
+@pytest.mark.parametrize("name", EVERYONE)
 @pytest.mark.filterwarnings("ignore::fedprior.errors.FedpriorWarning")
 def test_one_odd_client_leaves_the_others_finite(name: str, kind: str) -> None:
     result = run(build(name), odd(kind), model={"name": "mlp", "hidden": [6]}, rounds=2, workers=1, select="last")

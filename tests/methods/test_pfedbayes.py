@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 from fedprior import tree
+from fedprior.errors import FedpriorWarning
 from fedprior.methods.pfedbayes import Gaussian, PFedBayes, Up, _flat
 from fedprior.rng import Key
 from fedprior.training import Train, value_and_grad
@@ -112,7 +114,7 @@ def test_one_step_against_torch_distributions() -> None:
     ε is taken from the method's draw; the rest is torch's module, loss and distributions.
     """
     data = federation()
-    method = pfedbayes(data, ONCE, zeta=3.0)
+    method = pfedbayes(data, ONCE, zeta=3.0, scale=0.5)
     down = one_round(method, data)[1]
     q, p, own = random_like(down, 1), random_like(down, 2), keys(data, "round", 0)
     updated, up, logs = method.local_update(q, p, data.train, own)
@@ -244,3 +246,26 @@ def test_running_statistics_of_the_global_network_follow_the_clients() -> None:
     trace = rounds(pfedbayes(data, module=normed), data)
     assert (trace.states["mu/2.running_mean"] != 0).all()
     assert (trace.server["mu/2.running_mean"] != 0).all()
+
+
+def test_the_weight_of_the_kl_is_bounded_with_sgd() -> None:
+    """ζ / n = 0.5 / 2 at two examples; lr λ = 0.1 · 0.25 / 0.01² = 250 would diverge. Bounded, lr λ = 1 + momentum.
+
+    The bound is 0.01² · (1 + 0.5) / 0.1 = 0.0015; at 1,000 examples ζ / n = 0.0005 is below it.
+    """
+    n = torch.tensor([2.0, 1000.0], dtype=torch.float64)
+    method = pfedbayes(federation(), Train(lr=0.1, momentum=0.5), scale=0.01)
+    assert method.kl_weight(n).tolist() == pytest.approx([0.0015, 0.0005])
+    for free in (Train(lr=0.1, optimizer="adam"), Train(lr=0.1, clip=1.0)):
+        assert pfedbayes(federation(), free, scale=0.01).kl_weight(n).tolist() == [0.25, 0.0005]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_narrow_prior_does_not_diverge(momentum: float) -> None:
+    """Clients of 3 to 28 examples, lr ζ / (n σ₀²) from 18 to 167: everything stays finite and near where it started."""
+    data = federation()
+    method = pfedbayes(data, Train(lr=0.1, momentum=momentum, epochs=5, batch_size=4), scale=0.01)
+    with pytest.warns(FedpriorWarning, match="bounds the weight of the KL"):
+        found = rounds(method, data, 3).vector()
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() < 100

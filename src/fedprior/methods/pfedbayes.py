@@ -9,11 +9,14 @@ Zhang, Li, Li, Guo & Shi, ICML 2022, Algorithm 1, Eqs. 4-7.
 No official code: one unofficial public version draws noise a thousand times too small and divides the KL by the
 number of steps. Here noise is standard, and the objective is divided by n so that learning rates are those of
 other methods: NLL + ζ KL / n. A step draws one network (the paper averages several), and the server takes the mean
-without the paper's step β. Personal q is never reset. Prediction at the mean, or by model averaging.
+without the paper's step β. Personal q is never reset. Prediction at the mean, or by model averaging. A step on the KL
+multiplies the distance of the means by 1 - lr ζ / (n σ²), so that SGD would diverge at clients with few examples: there
+the KL's weight ζ / n is bounded.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,12 +28,18 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.bayes.gaussian import inverse_softplus
 from fedprior.data.client import Batch, ClientData, fold
+from fedprior.errors import FedpriorWarning
 from fedprior.models.likelihood import equal_weights
 from fedprior.optim import Optimizer
 from fedprior.protocol import About, Hints, Logs, Method, register
 from fedprior.rng import Key, Keys
 from fedprior.training import take_step
 from fedprior.tree import Params
+
+BOUNDED = (
+    "pFedBayes bounds the weight of the KL at clients with few examples, where steps of SGD would diverge: raise "
+    "method.scale, lower train.lr, or use train.optimizer=adam."
+)
 
 
 class Gaussian(NamedTuple):
@@ -77,7 +86,10 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
     zeta: Annotated[float, Field(ge=0, description="ζ, weight of the KL")] = 0.5
     scale: Annotated[
         float,
-        Field(gt=0, description="initial standard deviation σ₀ of every weight; lr · ζ / (n σ₀²) must stay below 2"),
+        Field(
+            gt=0,
+            description="initial standard deviation σ₀ of every weight; ζ / n is at most σ₀² / lr with SGD",
+        ),
     ] = 0.1
     prediction: Annotated[Literal["mean", "bma"], Field(description="posterior mean, or model averaging")] = "mean"
     prediction_draws: Annotated[
@@ -105,22 +117,27 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
             w[name] = mu if rho is None or noise is None else mu + F.softplus(rho) * noise
         return w
 
+    def kl_weight(self, n: Tensor) -> Tensor:
+        """ζ / n, but with SGD at most half of what makes the means overshoot further with every step, [C]."""
+        steepest = self.train.steepest
+        return self.zeta / n if steepest is None else (self.zeta / n).clamp(max=self.scale**2 * steepest / 2)
+
     def optimizer(self) -> Optimizer:
         """Without weight decay, which applies only to the personal means, as a term of their objective."""
         return replace(self.train, weight_decay=0.0).make()
 
-    def step(self, run: Run, n: Tensor, batch: Batch, keys: Keys) -> Run:
+    def step(self, run: Run, weight: Tensor, batch: Batch, keys: Keys) -> Run:
         """One batch: the personal distribution, then the local copy of the global one."""
         optimizer, skip = self.optimizer(), frozenset(f"mu/{k}" for k in self.task.buffers)
         decay = self.train.weight_decay
 
         def personal(q: Params, p: Params, b: Batch) -> Tensor:
-            value = self.task.nll(self.drawn(q, keys), b) + self.zeta / n * self.kl(q, p)
+            value = self.task.nll(self.drawn(q, keys), b) + weight * self.kl(q, p)
             means = [q[f"mu/{k.removeprefix('rho/')}"] for k in q if k.startswith("rho/")]
             return value + decay / 2 * sum(m.square().flatten(1).sum(1) for m in means) if decay else value
 
         def shared(p: Params, q: Params, b: Batch) -> Tensor:
-            return self.zeta / n * self.kl(q, p)
+            return weight * self.kl(q, p)
 
         value = take_step(optimizer, personal, run.q, run.q_state, run.p, batch, skip)
         take_step(optimizer, shared, run.p, run.p_state, run.q, batch, skip)
@@ -146,8 +163,10 @@ class PFedBayes(Method[Gaussian, Gaussian, Gaussian, Up, Gaussian]):
         q, p = _flat(client), _flat(down)
         trained = {k: v for k, v in q.items() if k.removeprefix("mu/") not in self.task.buffers}
         state, zero = optimizer.init(trained), torch.zeros(len(data), dtype=self.task.dtype)
-        n = data.n.to(self.task.dtype)
-        done = fold(self.step, Run(q, p, state, state, zero), n, data, keys.fold("descend"), budget)
+        weight = self.kl_weight(data.n.to(self.task.dtype))
+        if bool((weight * data.n < 0.99 * self.zeta).any()):
+            warnings.warn(BOUNDED, FedpriorWarning, stacklevel=2)
+        done = fold(self.step, Run(q, p, state, state, zero), weight, data, keys.fold("descend"), budget)
         steps = torch.tensor([max(1, budget.length(m)) for m in data.size])
         own, shared = _gaussian(done.q), _gaussian(done.p)
         statistics = {k: v for k, v in own.mu.items() if k in self.task.buffers}  # they are trained with q only
