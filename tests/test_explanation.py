@@ -6,6 +6,7 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from fedprior.explanation import Explanation, of_mixture
@@ -45,3 +46,14 @@ def test_names_of_sites_reach_the_terminal_as_plain_text() -> None:
 def test_most_methods_say_nothing() -> None:
     assert Explanation().document() == {"tables": {}, "sentences": []}
     assert explained(Explanation()) == []
+
+
+def test_a_document_is_what_its_file_says() -> None:
+    """What is not known is NaN in a table and null in a file; a report of either is the same."""
+    frame = pd.DataFrame({"value": [1.0, np.nan], "unit": [np.nan, np.nan]}, index=pd.Index(["a", "b"], name="site"))
+    found = Explanation({"t": frame}).document()
+    assert found == json.loads(json.dumps(found, allow_nan=False))
+    assert found["tables"]["t"] == [
+        {"site": "a", "value": 1.0, "unit": None},
+        {"site": "b", "value": None, "unit": None},
+    ]

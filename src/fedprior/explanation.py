@@ -26,8 +26,9 @@ class Explanation(NamedTuple):
     sentences: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """As a summary holds it."""
-        tables = {title: frame.reset_index().to_dict(orient="records") for title, frame in self.tables.items()}
+        """As a summary holds it, and as it is read from a file: what is not known is None."""
+        known = {title: frame.reset_index().astype(object) for title, frame in self.tables.items()}
+        tables = {title: frame.where(frame.notna(), None).to_dict(orient="records") for title, frame in known.items()}
         return {"tables": tables, "sentences": list(self.sentences)}
 
 

@@ -201,3 +201,26 @@ SYNTAX = [
     *("train.lr=1}\nrounds = {x = 1", f"rounds={'9' * 5000}", f"train.lr={'[' * DEEP}{']' * DEEP}"),
     *(f"model.hidden={'[' * 5000}", f"{'a.' * DEEP}b=1", f"train.{'a.' * DEEP}b=1", "rounds='''1\n2'''"),
 ]
+
+# Tables
+
+SITES = ("a", "b", "Köln [x]")
+ROWS = "site,age,dose,class\n" + "".join(
+    f"{SITES[i % 3]},{(7 * i) % 11},{(5 * i) % 7},{'yn'[(i * i) % 5 > 1]}\n" for i in range(60)
+)
+EMPTY = [
+    b"",
+    b"\0",
+    b"\n\n\n",
+    b"age\n",
+    b"age,age,dose\n1,2,3\n",
+    b"age,dose\n1\n",
+    b"\xff\xfe\0",
+    b"site,age,dose",
+]
+NO_TABLE = st.one_of(
+    st.binary(max_size=200),
+    st.text(max_size=200).map(str.encode),
+    st.text("age,dose;\t\n\"'=0123456789.x", max_size=120).map(str.encode),
+    st.sampled_from(EMPTY),
+)

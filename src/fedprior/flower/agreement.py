@@ -119,4 +119,6 @@ class Agreement:
 def configured(sections: Mapping[str, Any]) -> Config:
     """A run's sections, checked, with what every real federation has."""
     data = dict(sections.get("data") or {})
-    return parse({**sections, "data": {**data, "name": NAME}, **ALWAYS})
+    found = parse({**sections, "data": {**data, "name": NAME}, **ALWAYS})
+    found.build_method()  # which refuses wrong names and options
+    return found

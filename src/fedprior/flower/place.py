@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,7 @@ from fedprior.flower.agreement import configured
 from fedprior.flower.serve import Plan
 
 FILE, SCHEMA = "federation.toml", "schema.toml"
+_LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 LOCAL, BEHIND = ("127.0.0.1", "localhost"), 18000
 KEYS = ("experiment", "host", "port", "listen", "timeout", "patience", "sites", "run")
@@ -71,7 +74,11 @@ class Place:
         check_names((*self.sites, self.experiment))
         if len(self.sites) < 2:
             raise FedpriorError("a federation needs at least two sites.")
-        if not 0 < self.port < 65536 or self.timeout <= 0 or self.patience < 0:
+        if not _is_host(self.host):
+            raise FedpriorError(
+                f"host = {shown(self.host)} is neither an IP address nor a name in letters, digits, '-' and '.'."
+            )
+        if not (0 < self.port < 65536 and 0 < self.timeout < math.inf and 0 <= self.patience < math.inf):
             raise FedpriorError(f"port = {self.port}, timeout = {self.timeout}, patience = {self.patience}: not valid.")
         try:
             ipaddress.ip_address(self.listening[0])
@@ -135,6 +142,13 @@ class Place:
 def default_listen(host: str, port: int) -> str:
     """On this machine alone: at the sites' own port if they are here too, otherwise behind a proxy at another."""
     return f"127.0.0.1:{port if host in LOCAL else BEHIND}"
+
+
+def _is_host(host: str) -> bool:
+    """Whether sites could reach a server by this: an IP address, or a DNS name of at most 253 characters (RFC 1123)."""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return len(host) <= 253 and all(_LABEL.fullmatch(label) for label in host.split("."))
 
 
 def check_names(names: Sequence[str]) -> None:

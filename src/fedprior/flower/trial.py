@@ -24,7 +24,7 @@ from fedprior.flower import link
 from fedprior.flower.agreement import Agreement
 from fedprior.flower.finish import MODEL
 from fedprior.flower.layout import init
-from fedprior.flower.place import Place
+from fedprior.flower.place import Place, configured
 from fedprior.flower.processes import Process, end, environment, free_port, start, supernode
 from fedprior.flower.serve import AGREEMENT
 
@@ -119,6 +119,10 @@ def differences(place: Place, paths: Mapping[str, Path], state: Path) -> tuple[l
 
 def attempt(folder: Path, sections: Mapping[str, Any], tell: Tell) -> Outcome:
     """Set up, run and compare; all processes end with it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FedpriorError(f"'{folder}' is already in use: choose another folder.")
+    configured(sections)  # what is refused should leave nothing behind
+    processes.program("flower-superlink")
     began = time.monotonic()
     paths = write_tables(folder / "tables")
     plan: dict[str, Any] = {"experiment": "trial", "port": free_port(), "timeout": 120, "patience": 120}

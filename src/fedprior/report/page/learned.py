@@ -73,7 +73,8 @@ def _explained(run: RunFacts) -> list[Block]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Block:
-    columns = [Column(on_screen(name), 3 if isinstance(value, float) else None) for name, value in rows[0].items()]
+    numbers = {name for row in rows for name, value in row.items() if isinstance(value, float)}
+    columns = [Column(on_screen(name), 3 if name in numbers else None) for name in rows[0]]
     told = [[value if isinstance(value, float) else _text(value) for value in row.values()] for row in rows]
     return Table(columns, told)
 
