@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,8 @@ import pytest
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment import config as configs
-from fedprior.experiment.tuning import TUNED, tune
+from fedprior.experiment import tuning
+from fedprior.experiment.tuning import STUDY, TUNED, _score, tune
 from fedprior.methods import METHODS, build
 from hostile.cases import command
 
@@ -90,6 +93,48 @@ def test_what_cannot_be_tuned_is_told(path: Path) -> None:
     with pytest.raises(FedpriorError, match="at least one try"):
         tune(config(path), path.parent / "out", tries=0)
     assert not (path.parent / "out").exists()
+
+
+def test_a_search_that_was_cut_off_finds_the_same(path: Path) -> None:
+    """In its first try and in its third: a try that was begun counts for nothing, and the default is tried first."""
+    given = config(path, local={}, fedmap={})
+    whole = tune(given, path.parent / "whole", tries=4, splits=1)
+    out = path.parent / "a?b#c%20d"  # a name that would not survive in a URL
+    for tries in (0, 2):
+        left = [_score] * tries
+
+        def cut_off(*args: Any, left: list[Callable[..., float]] = left) -> float:
+            if not left:
+                raise KeyboardInterrupt
+            return left.pop()(*args)
+
+        with mock.patch.object(tuning, "_score", cut_off), pytest.raises(KeyboardInterrupt):
+            tune(given, out, tries=4, splits=1)
+    assert tune(given, out, tries=4, splits=1) == whole
+    assert sorted(file.name for file in out.iterdir()) == [STUDY, TUNED]
+
+
+def test_tries_of_another_search_are_not_counted(path: Path) -> None:
+    out, given = path.parent / "out", config(path, local={})
+    tune(given, out, tries=1, splits=1)
+    others = [
+        given.model_copy(update={"seed": 3}),
+        given.model_copy(update={"rounds": 3}),
+        given.model_copy(update={"train": {"lr": 0.02}}),
+    ]
+    for other in others:
+        with pytest.raises(FedpriorError, match="holds another run"):
+            tune(other, out, tries=2, splits=1)
+    path.write_text(path.read_text().replace("yes", "maybe", 1))
+    with pytest.raises(FedpriorError, match="holds another run"):
+        tune(given, out, tries=2, splits=1)
+
+
+def test_a_damaged_study_is_refused(path: Path) -> None:
+    (path.parent / "out").mkdir()
+    (path.parent / "out" / STUDY).write_bytes(b"SQLite format 3\0" + bytes(range(256)))
+    with pytest.raises(FedpriorError, match=r"study.db' is damaged or no study"):
+        tune(config(path, local={}), path.parent / "out", tries=1, splits=1)
 
 
 def test_the_command(path: Path) -> None:

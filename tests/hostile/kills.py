@@ -2,8 +2,8 @@
 
     python tests/hostile/kills.py 200 [SEED]     200 kills or more, of every command; prints whether all is equal
 
-Every method, every wrapper, comparisons of data sets and of a table over repeated splits, a reproduced table and Ray
-take their turns, in an order that the seed decides. The whole process group gets SIGKILL, from the first instant on.
+Every method, every wrapper, comparisons of data sets and of a table over repeated splits, searches of settings, a
+reproduced table and Ray take their turns, in an order that the seed decides. The whole process group gets SIGKILL, from the first instant on.
 Then the same command runs again, or `fedprior resume` where there is a run to resume. All files must be those of the
 uninterrupted run, but for times.
 """
@@ -83,7 +83,7 @@ def timeless(folder: Path) -> dict[str, Any]:
         elif path.name == "table.json":  # `about` and the pages made from it say when, and how long it took
             found[name] = {k: v for k, v in json.loads(content).items() if k != "about"}
         else:
-            found[name] = None if path.stem == "table" else content
+            found[name] = None if path.stem == "table" or path.name == "study.db" else content  # with dates, both
     return found
 
 
@@ -188,6 +188,8 @@ def commands(drawn: random.Random, folder: Path) -> list[list[str]]:
         [*table, "--methods", ",".join(drawn.sample(names, 2)), "--rounds", "5", "--quiet", "--workers", workers]
         for workers in ("1", "2", "1", "2", "1", "2")
     ]
+    search = ["tune", *table[1:6], "--methods", "fedmap", "--rounds", "2", "--workers", "1", "--quiet"]
+    found += [[*search, "--tries", "3", "--splits", "1"], [*search, "--tries", "2", "--splits", "2"]]
     found += [
         ["run", "--method", name, "--no-local", *DATA, *SHORT, "engine=ray"] for name in ("fedavg", "fedmap", "ditto")
     ]

@@ -22,8 +22,9 @@ INNER = ".new"
 
 def claim(folder: Path) -> None:
     """Refuse a folder that is not empty."""
-    if folder.exists() and not folder.is_dir():
-        raise FedpriorError(f"'{folder}' is a file: choose a folder for the output.")
+    if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+        what = "a file" if folder.exists() else "a link that leads nowhere"
+        raise FedpriorError(f"'{folder}' is {what}: choose a folder for the output.")
     if folder.is_dir() and set(folder.iterdir()) - {*_begun(folder), folder / INNER_LOCK}:
         raise FedpriorError(
             f"the output folder '{folder}' is already in use: choose another, or continue the run that it holds with "
