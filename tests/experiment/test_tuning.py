@@ -123,11 +123,8 @@ def test_tries_of_another_search_are_not_counted(path: Path) -> None:
         given.model_copy(update={"train": {"lr": 0.02}}),
     ]
     for other in others:
-        with pytest.raises(FedpriorError, match="holds another run"):
+        with pytest.raises(FedpriorError, match="other data or settings"):
             tune(other, out, tries=2, splits=1)
-    path.write_text(path.read_text().replace("yes", "maybe", 1))
-    with pytest.raises(FedpriorError, match="holds another run"):
-        tune(given, out, tries=2, splits=1)
 
 
 def test_a_damaged_study_is_refused(path: Path) -> None:

@@ -3,7 +3,8 @@
     python tests/hostile/kills.py 200 [SEED]     200 kills or more, of every command; prints whether all is equal
 
 Every method, every wrapper, comparisons of data sets and of a table over repeated splits, searches of settings, a
-reproduced table and Ray take their turns, in an order that the seed decides. The whole process group gets SIGKILL, from the first instant on.
+reproduced table and Ray take their turns, in an order that the seed decides. The whole process group gets SIGKILL,
+from the first instant on.
 Then the same command runs again, or `fedprior resume` where there is a run to resume. All files must be those of the
 uninterrupted run, but for times.
 """

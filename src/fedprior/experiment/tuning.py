@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,13 +76,7 @@ def _tuned(
     import optuna
 
     space, given = METHODS[name.split("+", maxsplit=1)[0]].space, config.methods[name]
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        study_name=name,
-        storage=f"sqlite:///{out / STUDY}",
-        direction="minimize",
-        load_if_exists=True,
-    )
+    study = _study(out, name)
     _same(study, out, config, given, len(federations))
 
     def score(trial: optuna.Trial) -> float:
@@ -93,10 +89,27 @@ def _tuned(
 
     end = time.monotonic() + 60 * minutes
     while (done := len(_completed(study))) < (tries if space else 1) and (not done or time.monotonic() < end):
-        study.sampler = optuna.samplers.TPESampler(seed=config.seed + done)  # a new draw, also after a stop
+        study.sampler = optuna.samplers.TPESampler(seed=(config.seed + done) % 2**32)  # a new draw, also after a stop
         study.optimize(score, n_trials=1)
     options = {**given, **study.best_trial.user_attrs["options"]}
     return Tuned(options, study.best_value, float(_completed(study)[0].value or math.inf), done)
+
+
+def _study(out: Path, name: str) -> Any:
+    """A method's study in the folder's data base; the path is not part of a URL, in which `?` would end it."""
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    place = {"creator": partial(sqlite3.connect, out / STUDY, timeout=60.0), "poolclass": NullPool}
+    try:
+        storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs=place)
+        return optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
+    except (SQLAlchemyError, RuntimeError, ValueError, AssertionError):
+        raise FedpriorError(
+            f"'{out / STUDY}' is damaged or no study of this program: delete it, or choose another folder."
+        ) from None
 
 
 def _completed(study: Any) -> list[Any]:

@@ -21,11 +21,11 @@ from fedprior.experiment.prior import load_prior
 from fedprior.experiment.result import Result
 from fedprior.experiment.seal import PRIOR
 from fedprior.flower import link
-from fedprior.flower.agreement import Agreement
+from fedprior.flower.agreement import Agreement, configured
 from fedprior.flower.finish import MODEL
 from fedprior.flower.layout import init
-from fedprior.flower.place import Place, configured
-from fedprior.flower.processes import Process, end, environment, free_port, start, supernode
+from fedprior.flower.place import Place
+from fedprior.flower.processes import Process, end, environment, free_port, program, start, supernode
 from fedprior.flower.serve import AGREEMENT
 
 SITES = ("north", "south", "west")
@@ -122,7 +122,7 @@ def attempt(folder: Path, sections: Mapping[str, Any], tell: Tell) -> Outcome:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedpriorError(f"'{folder}' is already in use: choose another folder.")
     configured(sections)  # what is refused should leave nothing behind
-    processes.program("flower-superlink")
+    program("flower-superlink")
     began = time.monotonic()
     paths = write_tables(folder / "tables")
     plan: dict[str, Any] = {"experiment": "trial", "port": free_port(), "timeout": 120, "patience": 120}
