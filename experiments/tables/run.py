@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 from made import MADE
+from public import PUBLIC
 
 import fedprior
 from fedprior.data.federation import Federation
@@ -37,6 +38,12 @@ def heart(path: Path) -> pd.DataFrame:
     frame = pd.read_csv(path)
     frame["chol"] = frame["chol"].replace(0, np.nan)
     return frame.assign(outcome=np.where(frame["num"] > 0, "yes", "no")).drop(columns="num")
+
+
+def table(name: str, seed: int, path: Path) -> pd.DataFrame:
+    if name in PUBLIC:
+        return PUBLIC[name]().reset_index(drop=True)
+    return heart(path) if name == "heart" else MADE[name](seed)
 
 
 def judged(name: str, frame: pd.DataFrame, split: str, seed: int) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def main() -> None:
             for split in SPLITS:
                 if (name, split, seed) in done or (name == "heart" and given.heart is None):
                     continue
-                frame = heart(given.heart) if name == "heart" else MADE[name](seed)
+                frame = table(name, seed, given.heart)
                 with given.out.open("a") as file:
                     file.write(json.dumps(judged(name, frame, split, seed)) + "\n")
                 print(f"{name}, {split}, {seed}", file=sys.stderr)
