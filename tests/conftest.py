@@ -1,7 +1,8 @@
 """One torch thread for every test: parallelism comes from processes. And the same examples in every run of the suite.
 
 Hypothesis draws its examples from a fixed seed, so that nothing fails by chance when something else changes. With
-`EXPLORE=10 pytest ...` it draws ten times as many at a random seed: that is how new faults are found.
+`EXPLORE=10 pytest ...` it draws ten times as many at a random seed, and gives each test ten times as long: that is
+how new faults are found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         test: Any = getattr(item, "obj", None)
         test = getattr(test, "__func__", test)
-        if EXPLORE and hasattr(test, "is_hypothesis_test") and id(test) not in done:
+        if not EXPLORE or not hasattr(test, "is_hypothesis_test"):
+            continue
+        item.add_marker(pytest.mark.timeout(EXPLORE * float(item.config.getini("timeout"))))
+        if id(test) not in done:
             done.add(id(test))
             known = test._hypothesis_internal_use_settings
             test._hypothesis_internal_use_settings = settings(known, max_examples=EXPLORE * known.max_examples)

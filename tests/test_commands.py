@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import fedprior
 from fedprior.cli.main import app
 
 ROOT = Path(__file__).parent.parent
@@ -116,12 +117,24 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert done >= 14
 
 
+PYTHON = ("docs/index.md", "docs/own-network.md", "docs/tables.md", "README.md")
+PYTHON_ELSEWHERE = ("docs/add-data.md", "docs/tutorial-hospitals.md")
+"""Run by data/test_sets.py and by test_tutorial.py."""
+
+
+def test_every_block_of_python_is_run_or_marked() -> None:
+    found = [name(page) for page in PAGES if blocks(page, "python")]
+    assert set(found) == {*PYTHON, *PYTHON_ELSEWHERE}
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", ["docs/index.md", "docs/own-network.md"])
+@pytest.mark.parametrize("page", PYTHON)
 def test_the_lines_of_python_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what they take for granted: a table of patients, and three rows of the synthetic data."""
     monkeypatch.chdir(tmp_path)
+    prepare()
     (code,) = blocks(ROOT / page, "python")
-    exec(compile(code, page, "exec"), {})
+    exec(compile(code, page, "exec"), {"fedprior": fedprior, "patients": patients(), "x": np.zeros((3, 30))})
 
 
 @pytest.mark.filterwarnings("ignore")

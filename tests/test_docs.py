@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from fedprior import methods
+from fedprior.bayes.mixing import Family
 from fedprior.papers.definition import read
 from fedprior.protocol import METHODS
 
@@ -26,6 +30,25 @@ def test_every_method_has_a_page_with_its_options() -> None:
     for name in METHODS:
         page = ROOT / "docs" / "methods" / f"{name}.md"
         assert f"<!-- options:{name} -->" in page.read_text(), name
+
+
+def named(function: str) -> bool:
+    """Whether there is such a function: `Class.function` of a method, or `module.function` of a room of equations."""
+    owner, _, name = function.rpartition(".")
+    classes = {method.__name__: method for method in METHODS.values()} | {"Family": Family}
+    if owner in classes:
+        return hasattr(classes[owner], name)
+    places = [package for package in ("bayes", "methods") if (ROOT / f"src/fedprior/{package}/{owner}.py").exists()]
+    return any(hasattr(import_module(f"fedprior.{package}.{owner}"), name) for package in places)
+
+
+@pytest.mark.parametrize("page", ["fedmap", "pfedvem", "pfedfda", "fedbps", "pfedbred", "pfedme", "mixed", "stack"])
+def test_equations_stand_beside_functions_that_exist(page: str) -> None:
+    text = (ROOT / "docs" / "methods" / f"{page}.md").read_text()
+    rows = re.findall(r"^\|.*\$.*\| (`[^|]*) \|$", text, re.MULTILINE)
+    functions = [function for row in rows for function in re.findall(r"`([^`]+)`", row)]
+    assert len(rows) >= 3
+    assert [function for function in functions if not named(function)] == []
 
 
 def test_the_example_of_a_table_is_one(tmp_path: Path) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import pydoc
+import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import fedprior
 from fedprior.protocol import Method
+from website.reference import PYTHON
 
 MODULES = (
     *("fedprior.experiment", "fedprior.training", "fedprior.data.datasets", "fedprior.data.frames"),
@@ -41,3 +47,34 @@ def test_public_functions_say_what_they_take_return_and_refuse(name: str) -> Non
 def test_every_function_of_the_contract_is_described() -> None:
     functions = [f for name, f in inspect.getmembers(Method, inspect.isfunction) if not name.startswith("_")]
     assert [f.__name__ for f in functions if not inspect.getdoc(f)] == []
+
+
+def public() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Functions that the Python reference shows; those that override another are described there."""
+    for name in (name for _, names in PYTHON.values() for name in names):
+        thing: Any = pydoc.locate(name)
+        own = vars(thing).items() if isinstance(thing, ModuleType) else [("", thing)]
+        for key, member in own:
+            if key.startswith("_") or (key and getattr(member, "__module__", "") != name):
+                continue
+            if inspect.isfunction(member):
+                yield f"{name}.{key}".rstrip("."), member
+            elif inspect.isclass(member):
+                inherited = {key for base in member.__mro__[1:] for key in vars(base)}
+                for attribute, value in vars(member).items():
+                    function = getattr(value, "__func__", value)
+                    if inspect.isfunction(function) and attribute not in inherited and not attribute.startswith("_"):
+                        yield f"{name}.{key}.{attribute}", function
+
+
+def test_every_argument_in_the_reference_is_described() -> None:
+    """By its name in the docstring."""
+    functions = dict(public())
+    assert len(functions) > 60
+    silent = [
+        f"{name}: {argument}"
+        for name, function in functions.items()
+        for argument in inspect.signature(function).parameters
+        if argument not in ("self", "cls") and not re.search(rf"\b{argument}\b", inspect.getdoc(function) or "")
+    ]
+    assert silent == []

@@ -25,7 +25,7 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str, most: int = SHOWN) -> str:
-    """One line of at most so many characters; what is left out in the middle is told by an ellipsis."""
+    """`text` as one line of at most so many characters; an ellipsis stands for what is left out in the middle."""
     head, tail = most * 3 // 4, most - most * 3 // 4 - 3
     short = text if len(text) <= most else f"{text[:head]}...{text[-tail:]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
@@ -52,7 +52,10 @@ class FedpriorWarning(UserWarning):
 
 
 def unknown(kind: str, given: Any, valid: Iterable[str], where: str = "") -> FedpriorError:
-    """The error for a name that does not exist, with those that it begins, or the nearest one that does."""
+    """The error for a name that does not exist, which suggests the names that it begins, or the nearest one.
+
+    `kind` is what is named ("method"), `given` the name, `valid` the names that exist, `where` the place it stands.
+    """
     names = sorted(valid)
     text = cut(given) if isinstance(given, str) else shown(given)
     longer = sorted((name for name in names if text and name.startswith(text)), key=len)
@@ -63,7 +66,7 @@ def unknown(kind: str, given: Any, valid: Iterable[str], where: str = "") -> Fed
 
 
 def of_the_disk(error: OSError) -> FedpriorError:
-    """What the system says of a file or a disk, in one sentence."""
+    """What the system says of a file or a disk in `error`, as one sentence."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FedpriorError("the disk is full: make room and run it again; what was written before is unharmed.")
     where = f"'{error.filename}'" if error.filename else "a file"

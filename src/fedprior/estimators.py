@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from fedprior.data.columns import text
 from fedprior.data.federation import Federation
 from fedprior.data.frames import from_frame
+from fedprior.data.schema import by_name
 from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.experiment import Comparison, Result, compare
@@ -46,6 +47,20 @@ def _value_errors() -> Iterator[None]:
         raise
     except FedpriorError as error:
         raise InputError(str(error)) from None
+
+
+@contextmanager
+def _checking(what: str) -> Iterator[None]:
+    """What scikit-learn, pandas and NumPy say of bad input, in one sentence."""
+    try:
+        yield
+    except FedpriorError:
+        raise
+    except UnicodeEncodeError:
+        raise InputError(f"{what} has text that is not valid Unicode: correct or drop it.") from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        told = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".:")
+        raise InputError(f"{what} cannot be used: {told}.") from None
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
@@ -83,8 +98,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                     "requires y to be passed, but the target y is None: give y, or target= the name of a column."
                 )
             frame = self._table(X, fitting=True)
-            values = self._labels(y)
-            check_consistent_length(X, values)
+            with _checking("y"):
+                values = self._labels(y)
+                check_consistent_length(X, values)
             if len(values) < LEAST:
                 raise InputError(f"{len(values)} samples are too few to train and test on: give at least {LEAST}.")
             data = self._federation(frame, values)
@@ -111,6 +127,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _declared(self, frame: pd.DataFrame) -> dict[str, str]:
         """What the user says of columns; an array's are numbers."""
+        if not isinstance(self.kinds, dict | None):
+            raise InputError(f"kinds = {shown(self.kinds)} is not valid: give a dictionary of columns and their kinds.")
         return (
             dict(self.kinds or {})
             if hasattr(self, "feature_names_in_")
@@ -129,6 +147,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if isinstance(self.method, Method):
             return [self.method]
         recommended = data.recipe.get("methods", {})
+        if not isinstance(self.method, str):
+            raise InputError(f"method = {shown(self.method)} is not valid: give a method, or the name of one.")
         names = usual(data) if self.method == "auto" else [self.method]
         return [build(name, recommended.get(name, {})) for name in names]
 
@@ -149,27 +169,36 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _table(self, X: Any, *, fitting: bool) -> pd.DataFrame:
         """The given rows as a table; arrays get names for their columns."""
+        frame = self._named(X, fitting=fitting)
+        if self.site is not None and self.site not in list(frame):
+            raise InputError(f"the table has no column {shown(self.site)}, which names the site: add it, or set site=.")
+        return frame
+
+    def _named(self, X: Any, *, fitting: bool) -> pd.DataFrame:
         if isinstance(X, pd.DataFrame):
             if not len(X) or not len(X.columns):
                 raise InputError(f"Found array with {len(X)} sample(s) and {len(X.columns)} feature(s): give some.")
-            validate_data(self, X, reset=fitting, skip_check_array=True)
-            frame = X.reset_index(drop=True).set_axis([str(name) for name in X.columns], axis=1)
-        else:
-            array = check_array(X, dtype="numeric", ensure_all_finite="allow-nan", estimator=self)
-            validate_data(self, array, reset=fitting, skip_check_array=True)
-            _refuse_infinite(array)
-            frame = pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
-        if self.site is not None and self.site not in frame:
-            raise InputError(f"the table has no column '{self.site}', which names the site: add it, or set site=.")
-        return frame
+            with _checking("X"):
+                frame = X.reset_index(drop=True).set_axis([str(name) for name in X.columns], axis=1)
+            by_name(frame)  # which refuses two of one name
+            some = any(isinstance(name, str) for name in X.columns)  # scikit-learn knows columns by all names or none
+            validate_data(self, frame if some else X, reset=fitting, skip_check_array=True)
+            return frame
+        array = check_array(X, dtype="numeric", ensure_all_finite="allow-nan", estimator=self)
+        validate_data(self, array, reset=fitting, skip_check_array=True)
+        _refuse_infinite(array)
+        return pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
 
     def _distributions(self, X: Any) -> NDArray[np.float64]:
         """The predictive distribution of every row [n, P], by its site's model."""
         check_is_fitted(self, "result_")
         with _value_errors():
-            known = isinstance(X, pd.DataFrame) and self.target_ in X  # the table that it was trained on
+            known = (
+                isinstance(X, pd.DataFrame) and self.target_ is not None and self.target_ in X
+            )  # the table that it was trained on
             frame = self._table(X.drop(columns=self.target_) if known else X, fitting=False)
-            names = np.array([ONLY] * len(frame) if self.site is None else [text(v).strip() for v in frame[self.site]])
+            given = [ONLY] * len(frame) if self.site is None else [text(v).strip() for v in frame[self.site]]
+            names = np.array(given, dtype=object)  # which keeps a NUL at the end of a name
             found = np.empty((len(frame), self.result_.method.task.likelihood.parameters))
             for site in dict.fromkeys(names):
                 rows = np.flatnonzero(names == site)
@@ -209,11 +238,11 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     _kind = "classes"
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities [n, classes], in the order of `classes_`."""
+        """Probabilities [n, classes] of the rows of `X`, in the order of `classes_`."""
         return self._distributions(X)[:, self._order]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of every row."""
+        """The most probable class of every row of `X`, [n]."""
         found = self.predict_proba(X)
         return np.asarray(self.classes_[found.argmax(1)])
 
@@ -224,7 +253,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         self.classes_ = np.unique(values)
         if len(self.classes_) < 2:
             raise InputError("Classifier can't train when only one class is present.")
-        return np.array([text(value) for value in values], dtype=object)
+        names = [text(value) for value in values]
+        "".join(names).encode()  # raises where no file could hold them
+        return np.array(names, dtype=object)
 
     def _keep(self, found: Comparison) -> None:
         super()._keep(found)
@@ -246,13 +277,15 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     _kind = "number"
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of every row; with `return_std`, also the standard deviation."""
+        """The mean for every row of `X`, [n]; with `return_std`, also the standard deviation, [n]."""
         found = self._distributions(X)
         return (found[:, 0], found[:, 1]) if return_std else found[:, 0]
 
     def _labels(self, y: ArrayLike) -> NDArray[Any]:
         values = column_or_1d(y, warn=True)
         _refuse_missing(values)
+        if values.dtype.kind in "mM":
+            raise InputError("y holds dates or durations: give numbers instead, such as days.")
         return np.asarray(values, dtype=np.float64)
 
 

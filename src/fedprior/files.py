@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -53,8 +54,7 @@ def write_text(path: Path, content: str) -> None:
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which takes another's place once it is full: nobody sees a part of it."""
-    for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # by a process that was killed
-        shutil.rmtree(left)
+    clear_unfinished(folder)
     new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{which}.tmp") for which in ("new", "old"))
     new.mkdir(parents=True)
     try:
@@ -125,8 +125,17 @@ def folder_lock(folder: Path, within: Path | None = None) -> Iterator[None]:
 
 def clear_temporary(folder: Path) -> None:
     """Remove the temporary files that a killed process left; whoever calls this holds the folder's lock."""
-    for left in folder.rglob(".*.tmp"):
-        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+    _remove(folder.rglob(".*.tmp"))
+
+
+def clear_unfinished(path: Path) -> None:
+    """Remove what processes that were killed had written of a file or folder; no other may be writing it."""
+    _remove(path.parent.glob(f".{escape(path.name)}.*.tmp"))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def pack(tensors: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:

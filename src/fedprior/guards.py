@@ -42,7 +42,7 @@ def _needs_mean(inner: AnyMethod, name: str, uplinks: tuple[tuple[str, ...], ...
 
 
 def changes(sent: Params, w: Params) -> Tensor:
-    """Δ of every client in one row, [R, D] float64; `w` has a client axis of R or 1, or none."""
+    """Δ = `sent` - `w` of every client in one row, [R, D] float64; `w` has a client axis of R or 1, or none."""
     parts = []
     for name, values in sorted(sent.items()):
         base = w[name] if w[name].dim() == values.dim() else w[name].unsqueeze(0)
@@ -51,7 +51,7 @@ def changes(sent: Params, w: Params) -> Tensor:
 
 
 def changed(sent: Params, w: Params, delta: Tensor) -> Params:
-    """w + Δ in the form of what was sent."""
+    """`w` + Δ in the form of what was `sent`; Δ is `delta` [R, D]."""
     made, at = {}, 0
     for name, values in sorted(sent.items()):
         base = w[name] if w[name].dim() == values.dim() else w[name].unsqueeze(0)
@@ -62,7 +62,7 @@ def changed(sent: Params, w: Params, delta: Tensor) -> Params:
 
 
 def bounded(delta: Tensor, limit: Tensor | float) -> Tensor:
-    """Every row no longer than the limit: Δ min(1, limit / ‖Δ‖)."""
+    """Every row of Δ, `delta` [R, D], no longer than the limit: Δ min(1, limit / ‖Δ‖)."""
     length = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
     shorter: Tensor = delta * (limit / length.clamp_min(1e-300)).clamp_max(1.0)
     return shorter
@@ -73,7 +73,7 @@ class Screened(Wrapper):
 
     @abstractmethod
     def screen(self, delta: Tensor) -> Tensor:
-        """What the method may average, [R, D] -> [R, D]."""
+        """What the method may average in place of the clients' changes `delta`: [R, D] -> [R, D]."""
 
     def aggregate(self, server: Any, ups: Any, ids: Tensor) -> Any:
         """The inner method's, of what was screened."""
@@ -261,7 +261,11 @@ class Private(Wrapper):
 
 
 def epsilon(noise: float, rounds: int, delta: float, rate: float = 1.0) -> float:
-    """ε of so many rounds, by Rényi accounting; with `rate`, each client takes part by itself with that probability."""
+    """ε of so many `rounds` at a given δ, by Rényi accounting.
+
+    `noise` is the deviation of the noise as a multiple of the bound, `delta` is δ; with `rate`, each client takes part
+    independently with that probability.
+    """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -272,7 +276,7 @@ def epsilon(noise: float, rounds: int, delta: float, rate: float = 1.0) -> float
 
 
 def spent(method: Any, rounds: int, rate: float = 1.0) -> dict[str, Any] | None:
-    """What a private method gives away of a client's part in the shared weights; None where nothing is promised."""
+    """What `rounds` of a private method reveal of a client that takes part at `rate`; None without a promise."""
     while isinstance(method, Wrapper):
         if isinstance(method, Private):
             found = {f"{delta:g}": epsilon(method.noise, rounds, delta, rate) for delta in DELTAS}

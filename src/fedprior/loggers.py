@@ -40,11 +40,11 @@ class Logger(ABC):
 
     @abstractmethod
     def begin(self, name: str, rounds: int) -> Any:
-        """Open a run."""
+        """Open the run `name`, which has so many `rounds`; returns what `write` takes as `sink`."""
 
     @abstractmethod
     def write(self, sink: Any, key: str, value: float, number: int) -> None:
-        """One number of round `number`."""
+        """One `value` of round `number` under the name `key`, to what `begin` opened (`sink`)."""
 
     @abstractmethod
     def close(self) -> None:

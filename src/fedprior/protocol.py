@@ -180,7 +180,7 @@ class Method(ABC, Generic[S, C, D, U, P]):
         return replace(self, task=task, train=chosen, **{k: m.using(task, chosen) for k, m in inner.items()})
 
     def using(self, task: Task, train: Train) -> Self:
-        """The method with this task and this training, whatever it was given before."""
+        """The method with this `task` and this `train`, whatever it was given before."""
         return replace(self, train=AUTO).bind(task, train)
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -203,35 +203,36 @@ class Method(ABC, Generic[S, C, D, U, P]):
 
     @abstractmethod
     def broadcast(self, server: S, ids: Tensor) -> D:
-        """What the clients `ids` [C] receive: one message for all, or a stack [C, ...] if `hints.personal_downlink`."""
+        """What `server` sends to clients `ids` [C]: a message, or a stack [C, ...] (`hints.personal_downlink`)."""
 
     @abstractmethod
     def init_client(self, down: D, data: ClientData, keys: Keys) -> C:
         """The state [C, ...] of clients that join now: at their first round, or after training has ended.
 
-        `data` are their training examples; `keys`, one per client, are for what is drawn.
+        `down` is the newest message, `data` are their training examples; `keys`, one per client, are for what is drawn.
         """
 
     @abstractmethod
     def local_update(self, client: C, down: D, data: ClientData, keys: Keys) -> tuple[C, U, Logs]:
         """One round at the clients: new states [C, ...], uplinks [C, ...], and numbers to log, each [C].
 
-        Personal state is never in the uplink; `client` and `down` are not written to; `keys` differ in every round.
+        `data` are the clients' training examples. Personal state is never in the uplink; `client` and `down` are not
+        written to; `keys` differ in every round.
         """
 
     @abstractmethod
     def aggregate(self, server: S, ups: U, ids: Tensor) -> S:
-        """The new prior from the uplinks `ups` [C, ...] of the clients `ids` [C] that report."""
+        """The new prior from the old, `server`, and the uplinks `ups` [C, ...] of the clients `ids` [C] that report."""
 
     @abstractmethod
     def personalise(self, client: C, down: D, data: ClientData, keys: Keys) -> P:
-        """The model [C, ...] each client predicts with, given its state and the newest message. Has no side effects.
+        """The model [C, ...] each client predicts with, given its state and the newest message `down`; a pure function.
 
-        With `uses_validation`, the client's validation examples are in `data.validation`, as in `local_update`.
+        `keys` are for what is drawn. With `uses_validation`, the validation examples are in `data.validation`.
         """
 
     def converged(self, server: S) -> bool:
-        """Whether further rounds would change nothing that matters: the run then ends before its last round."""
+        """Whether further rounds would not change `server` by what matters: the run then ends before its last round."""
         return False
 
     def shareable(self, server: S) -> S:
@@ -241,13 +242,13 @@ class Method(ABC, Generic[S, C, D, U, P]):
     def predict(self, personal: P, x: Tensor, keys: Keys) -> Tensor:
         """The predictive distribution, Monte-Carlo draws already averaged: x [C, N, ...] -> [C, N, P].
 
-        By default that of a personal model that is plain `Weights`.
+        `keys` are for what is drawn. By default, a `personal` model that is plain `Weights` predicts with them.
         """
         assert isinstance(personal, Weights), f"{self.about.name} must define predict"
         return self.task.predictive(personal.w, x)
 
     def explain(self, server: S, personal: P, names: Names) -> Explanation:
-        """What was learned, as tables and sentences, from the prior and all clients' personal models.
+        """What was learned, as tables and sentences, from the prior `server` and all clients' `personal` models.
 
         `names` are those of the clients, inputs and classes. By default there is nothing to say.
         """

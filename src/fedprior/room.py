@@ -9,7 +9,7 @@ from fedprior.errors import FedpriorError
 
 
 def available() -> int | None:
-    """Bytes that this process may still take, by the machine and by its control group; None where nobody tells."""
+    """Bytes that this process may still take by the machine, its control group and its own limit; None: unknown."""
     found = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
@@ -18,6 +18,13 @@ def available() -> int | None:
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text(encoding="utf-8"))  # "max" is no number: no limit
         found.append(limit - int((group / "memory.current").read_text(encoding="utf-8")))
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+        if limit != resource.RLIM_INFINITY:
+            found.append(limit - pages * resource.getpagesize())
     return min(found, default=None)
 
 

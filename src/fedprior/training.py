@@ -69,7 +69,7 @@ class Train:
         return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
 
     def budget(self, task: Task) -> Budget:
-        """The length of a local run."""
+        """The length of a local run on `task`, in epochs or steps, and whether clients train as one stack."""
         if self.batch_size < task.smallest_batch:
             raise FedpriorError("batch normalisation needs batches of two or more examples: raise train.batch_size.")
         epochs, drop = self.epochs if self.steps is None else None, self.last_batch == "drop"
@@ -106,7 +106,7 @@ def value_and_grad(
     batch: Any,
     skip: frozenset[str] = frozenset(),
 ) -> tuple[Tensor, Params]:
-    """Each client's objective [C] and its gradient by every entry of `w` that is not in `skip`."""
+    """Each client's `objective(w, fixed, batch)` [C] and its gradient by every entry of `w` that is not in `skip`."""
     value, grads, _ = _backward(objective, w, fixed, batch, skip, factored=False)
     return value, grads
 
@@ -121,9 +121,10 @@ def take_step(
     skip: frozenset[str] = frozenset(),
     at: Params | None = None,
 ) -> Tensor:
-    """One step on the objective, written into `w` and `state`; returns the objective before it, [C].
+    """One step of `optimizer` on `objective(w, fixed, batch)`, written into `w` and `state`.
 
-    The gradient is that at `w`, or `at` another point.
+    The gradient is that at `w`, or `at` another point. Entries in `skip`, such as buffers, have none. Returns the
+    objective before the step, [C].
     """
     point, factored = w if at is None else at, optimizer.factored
     value, grads, factors = _backward(objective, point, fixed, batch, skip, factored=factored)
@@ -192,9 +193,10 @@ def descend(
 def descend_head(
     task: Task, train: Train, head: Params, base: Params, data: ClientData, keys: Keys
 ) -> tuple[Params, Tensor]:
-    """Train the heads behind frozen bases, as `descend` does.
+    """Train each `head` behind its frozen `base`, as `descend` does with the same `task`, `train`, `data` and `keys`.
 
-    Features are computed once, and then all clients are stacked, whatever layers the base has.
+    Features are computed once, and then all clients are stacked, whatever layers the base has. Returns the heads
+    [C, ...] and the mean loss [C].
     """
     alone = task.head_alone
     return descend(alone, train, lambda w, _, batch: alone.nll(w, batch), head, {}, task.embedded(base, data), keys)

@@ -61,7 +61,7 @@ class FineTuned(Wrapper):
         return self.inner.trajectory
 
     def objective(self, w: Params, nothing: Params, batch: Batch) -> Tensor:
-        """The loss alone."""
+        """The mean loss of `w` on a `batch`, [C], and `nothing` else."""
         return self.task.nll(w, batch)
 
     def aggregate(self, server: Any, ups: Any, ids: Tensor) -> Any:

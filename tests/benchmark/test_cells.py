@@ -142,7 +142,7 @@ def test_a_method_of_ones_own(tmp_path: Path) -> None:
         (
             "from fedprior.methods.local import Local\nfrom fedprior.protocol import METHODS\n"
             "class Other(Local): pass\nMETHODS['local'] = Other",
-            "registers 'local', which there is already",
+            "registers 'local', a name that is already taken",
         ),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_benchmark_then_ones_own_method_beside_it(tmp_path: Path) -> None:
     assert "(0 left)" in first.stderr
     own = ROOT / "docs" / "examples" / "my_method.py"
     try:
-        more = [*SMALL, "--methods", "my_method", "--own", str(own), "--out", str(out), "--json"]
+        more = [*SMALL, "--methods", "mine", "--own", str(own), "--out", str(out), "--json"]
         second = CliRunner().invoke(app, more)
     finally:
         METHODS.pop("my_method", None)
@@ -45,5 +45,7 @@ def test_unknown_methods_and_empty_folders_get_one_sentence(tmp_path: Path) -> N
     wrong = CliRunner().invoke(app, [*SMALL, "--methods", "fedmop", "--out", str(tmp_path)])
     assert isinstance(wrong.exception, FedpriorError)
     assert "did you mean 'fedmap'?" in str(wrong.exception)
+    with pytest.raises(FedpriorError, match="--methods mine needs the file that registers"):
+        CliRunner().invoke(app, [*SMALL, "--methods", "mine", "--out", str(tmp_path)], catch_exceptions=False)
     with pytest.raises(FedpriorError, match="has no finished cell yet"):
         CliRunner().invoke(app, [*SMALL, "--so-far", "--out", str(tmp_path)], catch_exceptions=False)

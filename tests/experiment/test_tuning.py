@@ -130,7 +130,7 @@ def test_tries_of_another_search_are_not_counted(path: Path) -> None:
 def test_a_damaged_study_is_refused(path: Path) -> None:
     (path.parent / "out").mkdir()
     (path.parent / "out" / STUDY).write_bytes(b"SQLite format 3\0" + bytes(range(256)))
-    with pytest.raises(FedpriorError, match=r"study.db' is damaged or no study"):
+    with pytest.raises(FedpriorError, match=r"study.db' is damaged or is not a study"):
         tune(config(path, local={}), path.parent / "out", tries=1, splits=1)
 
 

@@ -65,7 +65,10 @@ t.folder = lambda: place; from fedprior.cli.main import main; main()"
 
 
 def timeless(folder: Path) -> dict[str, Any]:
-    """Every file that a run leaves, but for times; nothing hidden may be among them."""
+    """Every file that a run leaves, but for times and for whose they are; nothing hidden may be among them.
+
+    Methods of a comparison that train alike train once; `trained_by` says which did, another one after an interruption.
+    """
     found: dict[str, Any] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         name, content = str(path.relative_to(folder)), path.read_bytes()
@@ -76,7 +79,8 @@ def timeless(folder: Path) -> dict[str, Any]:
             found[name] = json.loads(content)
             del found[name]["journals"]["events.jsonl"]
         elif path.name == "events.jsonl":
-            found[name] = [{k: v for k, v in json.loads(e).items() if k != "seconds"} for e in content.splitlines()]
+            events = [json.loads(line) for line in content.splitlines()]
+            found[name] = [{k: v for k, v in e.items() if k not in ("seconds", "trained_by")} for e in events]
         elif (
             path.name == "report.html"
         ):  # says where the run is and how long it took; its numbers are in other files too

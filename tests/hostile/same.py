@@ -1,6 +1,6 @@
 """The same run under different workers, hash seeds and locales leaves the same files.
 
-python tests/hostile/same.py     3 workers × 3 hash seeds × 3 locales; prints which runs differ from the first
+PYTHONPATH=tests python tests/hostile/same.py     3 workers × 3 hash seeds × 3 locales; prints which runs differ
 """
 
 from __future__ import annotations

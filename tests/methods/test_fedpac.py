@@ -159,14 +159,16 @@ def test_weights_are_on_the_simplex() -> None:
         assert weights[i].tolist() == pytest.approx(list(best / best.sum()), abs=1e-8)
 
 
-def test_heads_are_combined_by_hand() -> None:
+@pytest.mark.parametrize(("absent", "expected"), [("keep", (0.0, 2.0)), ("mean", (17.5, 17.5))])
+def test_heads_are_combined_by_hand(absent: str, expected: tuple[float, float]) -> None:
     """Two reporters, clients 3 and 1 of four, alike with V = (1, 3): both get 0.75·10 + 0.25·20 = 12.5.
 
-    The heads of clients 0 and 2, who do not report, stay. Base by examples n = (1, 3): (1·0 + 3·4)/4 = 3. Class means
-    by class counts: class 0 (2·1 + 6·5)/8 = 4; class 1 of the second alone: 7; class 2, which nobody has, stays at 9.
+    The heads of clients 0 and 2, who do not report, stay, or become the mean by examples n = (1, 3): (1·10 + 3·20)/4 =
+    17.5. The base is (1·0 + 3·4)/4 = 3. Class means by class counts: class 0 (2·1 + 6·5)/8 = 4; class 1 of the second
+    alone: 7; class 2, which nobody has, stays at 9.
     """
     data = federation()
-    method = fedpac(data)
+    method = fedpac(data, absent_heads=absent)
     server = Server(
         {"b": tensor(9.0)}, {"h": torch.arange(4).double()[:, None]}, tensor(9, 9, 9)[:, None], tensor(1, 0, 2)
     )
@@ -180,7 +182,8 @@ def test_heads_are_combined_by_hand() -> None:
         variance=tensor(1, 3),
     )
     new = method.aggregate(server, up, torch.tensor([3, 1]))
-    assert new.heads["h"].flatten().tolist() == pytest.approx([0.0, 12.5, 2.0, 12.5], abs=1e-12)
+    assert new.heads["h"].flatten().tolist() == pytest.approx([expected[0], 12.5, expected[1], 12.5], abs=1e-12)
+    assert server.heads["h"].flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
     assert new.base["b"].tolist() == [3.0]
     assert new.means.flatten().tolist() == pytest.approx([4.0, 7.0, 9.0], abs=1e-12)
     assert [bool(s > 0) for s in new.seen] == [True, True, True]
@@ -308,6 +311,12 @@ def test_clients_that_stay_away_keep_their_heads() -> None:
     trace = rounds(method, data, 1, participation=HALF)
     heads = trace.server["heads/head.weight"]
     assert sum(torch.equal(h, start["head.weight"]) for h in heads) == 3
+
+
+def test_mean_heads_change_nothing_when_all_report() -> None:
+    data = federation()
+    keep, mean = (rounds(fedpac(data, absent_heads=choice), data, 2) for choice in ("keep", "mean"))
+    assert same(keep.server, mean.server)
 
 
 def test_the_personal_model_is_as_trained() -> None:

@@ -91,7 +91,7 @@ def _lines(plan: Plan, waiting: Sequence[Cell], workers: int) -> Iterator[Line]:
         yield from (run_cell(plan, cell) for cell in waiting)
         return
     context = multiprocessing.get_context(how_to_start())
-    with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(plan.own,)) as pool:
+    with ProcessPoolExecutor(min(workers, len(waiting)), context, initializer=_begin, initargs=(plan.own,)) as pool:
         futures = [pool.submit(run_cell, plan, cell) for cell in waiting]
         try:
             yield from (future.result() for future in as_completed(futures))

@@ -6,7 +6,9 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedprior.errors import FedpriorError
 
@@ -34,6 +36,11 @@ class Line:
     bytes: int = 0  # sent in both directions by all sites, until the last round
     refused: str | None = None
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+_LINE = TypeAdapter(Line)
+
 
 def read_lines(folder: Path) -> list[Line]:
     """All finished cells of a folder; a last line that was cut off is not one."""
@@ -41,12 +48,11 @@ def read_lines(folder: Path) -> list[Line]:
     if not path.exists():
         return []
     found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-        if not text.endswith("\n"):
-            break
+    *whole, _ = path.read_bytes().split(b"\n")
+    for number, text in enumerate(whole, 1):
         try:
-            found.append(Line(**json.loads(text)))
-        except (ValueError, TypeError):
+            found.append(_LINE.validate_json(text, strict=True))
+        except ValidationError:
             raise FedpriorError(
                 f"line {number} of '{path}' is not a finished cell: remove it, or choose another folder."
             ) from None

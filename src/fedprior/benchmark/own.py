@@ -25,7 +25,7 @@ def load_own(path: Path) -> list[str]:
     taken = [name for name in found if name in before]
     if taken:
         METHODS.update(before)
-        raise FedpriorError(f"'{path}' registers '{taken[0]}', which there is already: give it another name.")
+        raise FedpriorError(f"'{path}' registers '{taken[0]}', a name that is already taken: choose another.")
     _LOADED[path] = found
     return found
 
@@ -40,5 +40,5 @@ def _import(path: Path) -> None:
         spec.loader.exec_module(module)
     except FedpriorError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FedpriorError(f"'{path}' cannot be imported: {type(error).__name__}: {error}.") from None

@@ -14,7 +14,7 @@ from fedprior.cli.screen import loading, say, screen
 from fedprior.errors import FedpriorError
 
 Place = Annotated[Path, typer.Argument(metavar="RUN", help="the output folder of a run or a comparison")]
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the columns that the run was trained on")]
+Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the run's columns; of images, a folder")]
 Prior = Annotated[
     Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or the file of its prior")
 ]
@@ -41,15 +41,15 @@ def join(
     draws: Annotated[int, typer.Option("--draws", min=0, max=1000, help="random draws per point of the curve")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Make a personal model for a site that was not there, without training the federation again.
+    """Make a personal model for a site that was not part of the run, without training the federation again.
 
     Shows how many of its rows it takes until its own model beats the shared one, and leaves the model and a JSON file
-    in RUN/joined, or beside the prior in joined.
+    in RUN/joined, or beside the prior in joined. Of a run on images, TABLE is a folder with CLASS/*.png.
 
     Example: fedprior join runs/hospitals basel.csv --site-name Basel
     """
     with loading("PyTorch and the prior", quiet=as_json):
-        from fedprior.data.reading import read_file
+        from fedprior.experiment.admission import read_rows
         from fedprior.experiment.joining import FOLDER
         from fedprior.experiment.joining import join as admit
         from fedprior.experiment.journal import jsonable
@@ -59,7 +59,7 @@ def join(
         prior, folder = find_prior(run, method)
         site = site_name or table.name.split(".")[0]
         refuse_known(folder, site)
-        found = admit(prior, read_file(table), site, updates=updates, draws=draws)
+        found = admit(prior, read_rows(prior, table), site, updates=updates, draws=draws)
     path = found.save(folder / FOLDER)
     if as_json:
         print(json.dumps(jsonable(found.document()), indent=2))
@@ -80,28 +80,27 @@ def predict(
     method: Of = None,
     out: Annotated[Path | None, typer.Option("--out", help="a CSV file; by default, they are printed")] = None,
 ) -> None:
-    """Predict every row of a table with a site's model, as CSV.
+    """Predict every row of a table, or every image in a folder, with a site's model, as CSV.
 
     Gives class probabilities, or a mean with 50 and 90 % intervals, and says which rows are unlike the training data.
 
     Example: fedprior predict runs/hospitals patients.csv --site va --out predictions.csv
     """
     with loading("PyTorch and the model", quiet=out is None):
-        from fedprior.data.reading import read_file
         from fedprior.experiment.opened import find_model
-        from fedprior.experiment.predicting import UNLIKE, as_csv, predictions
+        from fedprior.experiment.predicting import UNLIKE, as_csv, predict_files
         from fedprior.files import write_text
 
         model, _ = find_model(run, site, method)
-        found = predictions(model, read_file(table))
+        found = predict_files(model, table)
     if out is None:
         print(as_csv(found), end="")
         return
     if out.is_dir():
         raise FedpriorError(f"'{out}' is a folder: give --out the name of a file.")
     write_text(out, as_csv(found))
-    flagged = int((found[UNLIKE] != "").sum())
-    say(screen(), f"{len(found)} predictions, {flagged} for rows unlike the training data: {out}")
+    flagged = f", {int((found[UNLIKE] != '').sum())} for rows unlike the training data" if UNLIKE in found else ""
+    say(screen(), f"{len(found)} predictions{flagged}: {out}")
 
 
 def export(

@@ -22,16 +22,19 @@ Which = Annotated[
     typer.Option("--suite", help="three small federations, all that need no download, or also those that were fetched"),
 ]
 Methods = Annotated[
-    str | None, typer.Option("--methods", help="comma-separated names to run; by default all. The table shows all")
+    str | None,
+    typer.Option("--methods", help="comma-separated names, mine for those of --own; by default all. All are shown"),
 ]
 Own = Annotated[
     list[Path] | None, typer.Option("--own", help="a Python file that registers a method of your own, run with them")
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="seeds, from 0 on")]
-Tries = Annotated[int, typer.Option("--tries", min=1, help="tries per method and cell, the first with its defaults")]
-Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="at most so many rounds; by default 50")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="seeds, from 0 on")]
+Tries = Annotated[
+    int, typer.Option("--tries", min=1, max=1000, help="tries per method and cell, the first with its defaults")
+]
+Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="maximum number of rounds; 50 by default")]
 Workers = Annotated[int, typer.Option("--workers", min=1, help="processes, one cell each")]
-Out = Annotated[Path, typer.Option("--out", help="folder of the finished cells; the same command goes on")]
+Out = Annotated[Path, typer.Option("--out", help="folder of the finished cells; the same command continues it")]
 SoFar = Annotated[bool, typer.Option("--so-far", help="run nothing; show what is finished")]
 
 
@@ -55,7 +58,7 @@ def benchmark(
 
         fedprior benchmark --suite quick --seeds 1 --tries 2 --out bench
 
-        fedprior benchmark --suite quick --seeds 1 --tries 2 --out bench --own my_method.py --methods my_method
+        fedprior benchmark --suite quick --seeds 1 --tries 2 --out bench --own my_method.py --methods mine
     """
     with loading("PyTorch", quiet=quiet or as_json):
         from fedprior.benchmark import Cell, Plan, places, read_lines, run_cells
@@ -87,7 +90,10 @@ def _chosen(methods: str | None, own: list[Path]) -> list[str]:
     mine = [name for path in own for name in load_own(path)]
     if methods is None:
         return [*mine, *(name for name in METHODS if name not in mine)]
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    given = [name.strip() for name in methods.split(",") if name.strip()]
+    if "mine" in given and not mine:
+        raise FedpriorError("--methods mine needs the file that registers your method: add --own FILE.py.")
+    names = [each for name in given for each in (mine if name == "mine" else [name])]
     for name in names:
         if name.split("+", maxsplit=1)[0] not in METHODS:
             raise unknown("method", name, METHODS)

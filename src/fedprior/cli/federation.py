@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 Server = Annotated[Path, typer.Argument(help="the server's folder, made by `federation init`")]
 Table = Annotated[Path, typer.Option("--table", help="the site's table, a CSV file")]
-Port = Annotated[int, typer.Option("--port", help="a free port of the site's machine, for Flower's own use")]
+Port = Annotated[int, typer.Option("--port", help="a free port on the site's machine, for Flower's own use")]
 State = Annotated[Path, typer.Option("--state", help="where the site keeps its states and its model")]
 
 
@@ -30,7 +30,7 @@ def schema(
     target: Annotated[str, typer.Option("--target", help="the column to predict")],
     out: Annotated[Path, typer.Option("--out", help="the schema's file, .toml or .json")] = Path("schema.toml"),
     site: Annotated[
-        str | None, typer.Option("--site", help="the column that names the site, which is no input")
+        str | None, typer.Option("--site", help="the column that names the site, which is not an input")
     ] = None,
 ) -> None:
     """Describe a table without its rows: columns, kinds and levels, for all sites to check theirs against.
@@ -57,13 +57,13 @@ def init_folder(
     options: Options = None,
     method: Annotated[str, typer.Option("--method", help="method, see `fedprior methods`")] = "fedmap",
     rounds: Annotated[int, typer.Option("--rounds", help="communication rounds")] = 20,
-    experiment: Annotated[str, typer.Option("--experiment", help="its name")] = "first",
+    experiment: Annotated[str, typer.Option("--experiment", help="name of the experiment")] = "first",
     host: Annotated[
-        str, typer.Option("--host", help="the name or number by which sites reach the server")
+        str, typer.Option("--host", help="the name or IP address by which sites reach the server")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="and the port")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="port of the server")] = 8000,
     listen: Annotated[
-        str | None, typer.Option("--listen", help="where the server listens on this machine, as 127.0.0.1:18000")
+        str | None, typer.Option("--listen", help="where the server listens on this machine, such as 127.0.0.1:18000")
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", help="seconds that a site has to answer")] = 3600,
 ) -> None:
@@ -108,7 +108,7 @@ def _given(config: Any) -> dict[str, Any]:
 
 @app.command()
 def run(folder: Server) -> None:
-    """Start the server and the experiment, or go on with it, and wait until it is over. It runs until `stop`.
+    """Start the server and the experiment, or continue it, and wait until it is over. The server runs until `stop`.
 
     Example: fedprior federation run study
     """
@@ -131,7 +131,7 @@ def run(folder: Server) -> None:
 
 @app.command()
 def resume(folder: Server) -> None:
-    """Go on with an experiment that was interrupted; the result is the same.
+    """Continue an interrupted experiment; the result is the same.
 
     Example: fedprior federation resume study
     """

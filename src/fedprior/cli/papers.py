@@ -82,10 +82,10 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
-    """Run a paper's table, or go on with it, and print the paper's numbers beside ours.
+    """Run a paper's table, or continue it, and print the paper's numbers beside ours.
 
-    With --search, choose the settings that the paper leaves open first: every method tries equally many on a validation
-    part of the training data, and later runs of the table use the best ones.
+    With --search, first choose the settings that the paper does not specify: every method tries equally many on a
+    validation part of the training data, and later runs of the table use the best ones.
 
     Example: fedprior reproduce fedmap/table1 --scale quick
     """

@@ -50,7 +50,7 @@ class ClientData:
 
     @classmethod
     def single(cls, x: Tensor, y: Tensor) -> ClientData:
-        """A stack of one client, as held by a site's own node."""
+        """A stack of one client with examples `x` [n, ...] and labels `y` [n], as held by a site's own node."""
         return cls(x, y, (0,), (len(y),))
 
     def __len__(self) -> int:
@@ -69,12 +69,12 @@ class ClientData:
         return torch.tensor(self.size, dtype=torch.float64)
 
     def client(self, c: int) -> tuple[Tensor, Tensor]:
-        """One client's examples and labels, as views."""
+        """The examples [n, ...] and labels [n] of client number `c`, as views."""
         rows = slice(self.start[c], self.start[c] + self.size[c])
         return self.x[rows], self.y[rows]
 
     def pick(self, rows: Sequence[NDArray[np.int64]]) -> ClientData:
-        """The same clients with some of their examples, given by their places among the client's own; a copy."""
+        """The same clients with some of their examples, a copy: `rows` has their places among each client's own."""
         flat = np.concatenate([start + own for start, own in zip(self.start, rows, strict=True)])
         sizes = [len(own) for own in rows]
         ends = np.cumsum([0, *sizes]).tolist()
@@ -82,7 +82,7 @@ class ClientData:
         return replace(self, x=self.x[chosen], y=self.y[chosen], start=tuple(ends[:-1]), size=tuple(sizes))
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """One pass over all examples, in order; clients that have none left stay in the stack with weight 0."""
+        """One pass in order, `size` examples at a time; clients that have none left stay in the stack with weight 0."""
         for first in range(0, max(self.size, default=0), size):
             counts = [min(size, max(0, n - first)) for n in self.size]
             rows = np.empty((len(self), max(counts)), dtype=np.int64)
@@ -118,10 +118,10 @@ def _gather(data: ClientData, rows: NDArray[np.int64], counts: NDArray[np.int64]
 
 
 def every_third(data: ClientData, keys: Keys) -> tuple[ClientData, ClientData]:
-    """(two thirds, one third) of every client's examples: every third one in the order of the labels.
+    """(two thirds, one third) of every client's examples in `data`: every third one in the order of the labels.
 
-    So both parts have all classes, or the whole range of a number. Which ones depends on the client alone, not on the
-    round: whoever trains on the first part never sees the second.
+    So both parts have all classes, or the whole range of a number. Which ones depends on the root of `keys` and the
+    client, not on the round: whoever trains on the first part never sees the second.
     """
     rest, held = [], []
     for c, key in enumerate(Keys(keys.root, keys.origin).fold("every third")):
@@ -164,7 +164,7 @@ class Budget(NamedTuple):
 
 
 def schedule(data: ClientData, keys: Keys, budget: Budget) -> Schedule:
-    """Reshuffle every epoch and cut it into batches."""
+    """The batches of a local run on `data` as long as `budget`; every epoch is reshuffled by `keys`."""
     size, lengths = budget.batch_size, np.asarray([budget.length(n) for n in data.size], dtype=np.int64)
     per_epoch = [budget.per_epoch(n) for n in data.size]
     epochs = max((-(-length // max(1, m)) for length, m in zip(lengths.tolist(), per_epoch, strict=True)), default=0)

@@ -76,6 +76,7 @@ def _federation(clients: Clients, shares: Shares, seed: int, name: str, options:
         standardise=clients.standardise,
         impute=clients.impute,
         scaling=clients.scaling,
+        scaler=clients.scaler,
         schema=clients.schema,
         split=shares.split or clients.split,
         units=clients.units if shares.split is None else None,
@@ -129,6 +130,7 @@ def _cut(name: str, table: Table, partition: str, given: Mapping[str, Any], shar
         table.scaling,
         table.split,
         None if table.units is None else {client: table.units[rows] for client, rows in found.rows.items()},
+        table.scaler,
     )
 
 

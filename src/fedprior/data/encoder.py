@@ -50,6 +50,11 @@ class Encoder:
             return None if schema is None else cls(schema, Scaler.idle((len(schema.inputs),)))
         return cls(schema, scaler)
 
+    @property
+    def takes_pixels(self) -> bool:
+        """Whether it takes images, all of whose pixels are scaled alike."""
+        return self.schema is None and self.scaler.mean.ndim == 0
+
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """Raw rows as a model takes them [n, inputs]; columns are found by name, and extra ones are ignored."""
         return self(self._known().matrix(frame))
@@ -65,7 +70,7 @@ class Encoder:
     def __call__(self, x: ArrayLike) -> NDArray[np.float64]:
         """Numeric but unscaled inputs [n, ...] as a model takes them."""
         given = np.asarray(x)
-        if given.shape[1:] != self.scaler.mean.shape:
+        if not self.takes_pixels and given.shape[1:] != self.scaler.mean.shape:
             raise FedpriorError(
                 f"the inputs have shape {given.shape[1:]} where the model takes {self.scaler.mean.shape}: give one row "
                 "for each example, with every input."

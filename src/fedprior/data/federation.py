@@ -61,12 +61,12 @@ class Federation:
         return tuple(self.train.x.shape[1:])
 
     def split(self, name: str) -> ClientData:
-        """`train`, `validation` or `test`."""
+        """The examples of the split `name`: `train`, `validation` or `test`."""
         data: ClientData = getattr(self, name)
         return data
 
     def to(self, dtype: torch.dtype) -> Federation:
-        """The same federation in another precision."""
+        """The same federation with its inputs as `dtype`."""
         parts = {}
         for name in SPLITS:
             data = self.split(name)
@@ -76,7 +76,7 @@ class Federation:
         return replace(self, **parts)  # type: ignore[arg-type]
 
     def select(self, rows: list[int]) -> Federation:
-        """Some of the clients, in the given order."""
+        """The clients at the places `rows`, in that order."""
         return replace(
             self,
             clients=tuple(self.clients[i] for i in rows),
@@ -92,9 +92,16 @@ class Federation:
         """How the inputs of all clients were prepared."""
         return self.agreed or Preparation.of(self.encoders)
 
+    def row(self, client: str) -> int:
+        """The place of `client` in every stack; FedpriorError if there is no such client."""
+        if client not in self.clients:
+            raise unknown("client", client, self.clients)
+        return self.clients.index(client)
+
     def encoder(self, client: str) -> Encoder | None:
-        """What was done to a client's inputs; None if nothing was done or it is unknown."""
-        return self.encoders[self.clients.index(client)] if self.encoders else None
+        """What was done to the inputs of `client`; None if nothing was done, or nobody knows what."""
+        row = self.row(client)
+        return self.encoders[row] if self.encoders else None
 
     def share_memory(self) -> Federation:
         """Move the tensors to where worker processes can see them without a copy."""
@@ -118,12 +125,12 @@ class Federation:
         return self.target.count if isinstance(self.target, Classes) else self.target.document()
 
     def labels(self, split: str = "train") -> list[NDArray[Any]]:
-        """Each client's labels."""
+        """Each client's labels in a `split`, one array [n] per client."""
         data = self.split(split)
         return [data.client(c)[1].numpy() for c in range(len(data))]
 
     def label_counts(self, split: str = "train") -> pd.DataFrame:
-        """Label counts: one row per client, one column per label or range of a numeric target."""
+        """Label counts of a `split`: one row per client, one column per label or range of a numeric target."""
         labels = self.labels(split)
         names, codes = self.target.binned(np.concatenate(labels))
         pieces = np.split(codes, np.cumsum([len(y) for y in labels])[:-1])
@@ -183,15 +190,32 @@ def from_arrays(
 ) -> Federation:
     """A federation from one (x, y) per client: checked, split by label into three parts, scaled if asked.
 
-    `target` says what y is: class numbers from 0 (by default, as many as occur or `classes`), or a number to predict.
-    With `tests`, one (x, y) per client to test on, none of `clients` is held out for testing. `keep` is the share of
-    training examples that each client keeps. With `split="grouped"`, examples of one group stay together, and with
-    "time" the latest are tested on: `units` has the group or the time of every client's examples. Successive turns
-    hold out different examples for testing. Missing values (NaN) are refused, or filled in with `impute`.
-    Scaling uses each client's own training examples, and missing values become their median; with `shared`, it uses
-    all clients' and their mean: each client then sends `Sums` and no rows, and nothing of an input of which it has
-    fewer than five values. A `scaler` that was agreed on with other sites replaces both. `schema` names the inputs, in
-    the order of `schema.matrix`.
+    Args:
+        clients: x [n, ...] and y [n] of every client, by name or as a list.
+        classes: How many classes there are; by default, as many as occur.
+        target: What y is: class numbers from 0 (the default), or a number to predict.
+        seed: What the split is drawn with.
+        validation: Share of each client's examples that is held out for validation.
+        test: Share that is held out for testing.
+        tests: One (x, y) per client to test on; none of `clients` is then held out for testing.
+        split: "stratified" by label, "random", "grouped" (examples of one group stay together) or "time" (the latest
+            are tested on).
+        units: The group or the time of every client's examples, for the last two.
+        turn: Successive turns hold out different examples for testing.
+        keep: Share of the training examples that each client keeps.
+        standardise: Whether inputs are scaled to mean 0 and deviation 1.
+        impute: Whether missing values (NaN) are filled in; otherwise they are refused.
+        scaling: "own" uses each client's training examples, and missing values become their median; "shared" uses
+            those of all clients and their mean: each client then sends `Sums` and no rows, and nothing of an input of
+            which it has fewer than five values.
+        scaler: One that was agreed on with other sites; it replaces both.
+        schema: Names of the inputs, in the order of `schema.matrix`.
+        name: What the federation is called in files and tables.
+        options: Recorded with the federation, as options of the data set `name`.
+        recipe: Default settings for runs on it, such as `{"train": {"lr": 0.1}}`.
+
+    Returns:
+        The federation, with clients in the order given.
     """
     pairs("clients", clients)
     if tests is not None:

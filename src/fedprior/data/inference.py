@@ -90,7 +90,7 @@ def _textual(name: str, given: Series[Any], distinct: NDArray[Any], where: str) 
     known = int(given.notna().sum())
     if all(DATE.fullmatch(level) for level in distinct):
         return "date", _told("date")
-    if all(COMMA.fullmatch(level) for level in distinct):
+    if all(COMMA.fullmatch(level) for level in distinct) and any("," in level for level in distinct):
         raise FedpriorError(f"column '{name}' of {where} has decimal commas: write its numbers with a point instead.")
     odd = given.notna().to_numpy(np.bool_) & np.isnan(numbers(given))
     if 2 * odd.sum() <= known:

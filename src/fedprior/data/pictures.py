@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedprior.data.images import scaling
+from fedprior.data.scaling import Scaler
 from fedprior.data.store.formats.pictures import decoded
 from fedprior.data.table import Recipe, Table
 from fedprior.data.target import Classes
@@ -17,7 +18,11 @@ from fedprior.errors import FedpriorError
 from fedprior.room import check_room
 
 ENDINGS = (".png", ".jpg", ".jpeg")
-WANTED = "give a folder with SITE/CLASS/*.png"
+WANTED, ONE_SITE = "give a folder with SITE/CLASS/*.png", "give a folder with CLASS/*.png"
+PIXELS = Scaler(None, np.array(127.5), np.array(127.5))
+"""From levels of 0 to 255 to values between -1 and 1."""
+NEEDED = 13
+"""Bytes for each level while a federation is made: as it is stored, in double precision and in single."""
 RECIPE: Recipe = {
     "model": {"name": "lenet5"},
     "train": {"optimizer": "adam", "lr": 0.001, "batch_size": 16, "epochs": 5},
@@ -40,24 +45,47 @@ def images(
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2:
         raise FedpriorError(f"'{path}' has images of one class only, '{classes[0]}': {WANTED} for two or more classes.")
-    check_room(f"reading '{path}'", 5 * len(files) * 3 * size * size, "give fewer or smaller images (data.size)")
-    x = np.stack([_pixels(file, size, colours=colours) for file in files])
+    x = pixels(path, files, (3 if colours else 1, size, size))
     y = np.array([classes.index(label) for label in labels], dtype=np.int64)
-    prepare = scaling("images", "half", x, {})
-    return Table(x, y, Classes(classes), RECIPE, {"site": sites}, prepare=prepare, split="random")
+    return Table(x, y, Classes(classes), RECIPE, {"site": sites}, scaler=PIXELS, split="random")
 
 
-def found(path: Path) -> list[Path]:
-    """The image files, in the order of sites, classes and names."""
+def labelled(path: Path, shape: tuple[int, ...], classes: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """The images of one site, CLASS/*.png, as pixels [n, *shape] and class numbers [n]."""
+    files = found(path, 2, ONE_SITE)
+    for name in sorted({file.parent.name for file in files} - set(classes)):
+        raise FedpriorError(
+            f"'{path}' has a folder '{name}', but the run's classes are {', '.join(classes)}: rename it."
+        )
+    return pixels(path, files, shape), np.array([classes.index(file.parent.name) for file in files], dtype=np.int64)
+
+
+def loose(path: Path, shape: tuple[int, ...]) -> tuple[list[str], NDArray[np.uint8]]:
+    """The names of the images in a folder, at any depth, and their pixels [n, *shape]."""
+    files = found(path, None, "give a folder of them")
+    return [file.relative_to(path).as_posix() for file in files], pixels(path, files, shape)
+
+
+def pixels(path: Path, files: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Image files as levels of 0 to 255 [n, channels, size, size]; three channels, or one of grey values."""
+    room = NEEDED * len(files) * math.prod(shape)
+    check_room(f"reading '{path}'", room, "give fewer or smaller images (data.size)")
+    return np.stack([_pixels(file, shape[1], colours=shape[0] == 3) for file in files])
+
+
+def found(path: Path, depth: int | None = 3, wanted: str = WANTED) -> list[Path]:
+    """The image files in the order of their names, that many levels below the folder, or at any level."""
     if not path.is_dir():
-        raise FedpriorError(f"there is no folder '{path}': {WANTED}.")
+        raise FedpriorError(f"there is no folder of images '{path}': {wanted}.")
     every = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
     every = [file for file in every if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not every:
-        raise FedpriorError(f"the folder '{path}' has no PNG or JPEG images: {WANTED}.")
-    stray = [file for file in every if len(file.relative_to(path).parts) != 3]
+        raise FedpriorError(f"the folder '{path}' has no PNG or JPEG images: {wanted}.")
+    stray = [file for file in every if depth is not None and len(file.relative_to(path).parts) != depth]
     if stray:
-        raise FedpriorError(f"'{stray[0]}' does not lie in the folder of a class at a site: {WANTED}.")
+        raise FedpriorError(
+            f"'{stray[0]}' does not lie in the folder of a class{' at a site' * (depth == 3)}: {wanted}."
+        )
     return every
 
 

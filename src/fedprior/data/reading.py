@@ -31,6 +31,8 @@ PANDAS = "Error tokenizing data. C error: "
 """How its parser begins the sentence that says which line is wrong."""
 GROWTH = 12
 """Memory that reading a text file takes at most, in units of its size: its text, its cells and the table."""
+PACKS = 5
+"""How much smaller bz2 and xz make a table, roughly."""
 
 
 class Raw(NamedTuple):
@@ -54,6 +56,8 @@ def read(path: str, sql: str | None = None) -> Raw:
 
 def read_file(path: Path) -> pd.DataFrame:
     """One table; its format is told by the ending of its name, and is CSV without a known one."""
+    if path.is_dir():
+        raise FedpriorError(f"'{path}' is a folder: give one CSV, Parquet or Excel file.")
     if not path.is_file():
         raise FedpriorError(f"there is no file '{path}': give a CSV, Parquet or Excel file, or a folder of them.")
     reader = _parquet if path.suffix.lower() in PARQUET else _excel if path.suffix.lower() in EXCEL else _text_file
@@ -96,7 +100,12 @@ def _stem(file: Path) -> str | None:
 
 def _parquet(path: Path) -> pd.DataFrame:
     _needs("pyarrow", "a Parquet file", "parquet")
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
     try:
+        about = parquet.read_metadata(path)
+        size = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
+        check_room(f"reading '{path}'", max(size, 8 * about.num_rows * about.num_columns) * 2, "give fewer rows")
         return pd.read_parquet(path, engine="pyarrow")
     except (OSError, ValueError) as error:
         raise FedpriorError(f"'{path}' is not a Parquet file that can be read: {cut(str(error))}.") from None
@@ -104,6 +113,7 @@ def _parquet(path: Path) -> pd.DataFrame:
 
 def _excel(path: Path) -> pd.DataFrame:
     _needs("openpyxl", "an Excel file", "excel")
+    check_room(f"reading '{path}'", GROWTH // 2 * _unpacked_size(path), "give fewer rows")
     try:
         with pd.ExcelFile(path, engine="openpyxl") as book:
             first, *others = book.sheet_names
@@ -126,7 +136,7 @@ def _needs(module: str, what: str, extra: str) -> None:
 
 
 def _text_file(path: Path) -> pd.DataFrame:
-    check_room(f"reading '{path}'", GROWTH * path.stat().st_size, "give a Parquet file, or fewer rows")
+    check_room(f"reading '{path}'", GROWTH * _unpacked_size(path), "give fewer rows or columns")
     content = _text(path)
     if not content.strip():
         raise FedpriorError(f"'{path}' is empty: give a CSV file with a header and rows.")
@@ -175,6 +185,19 @@ def _text(path: Path) -> str:
         line = content.count(b"\n", 0, wrong) + 1
         raise FedpriorError(f"'{path}' is not UTF-8 text, first in line {line}: save it as a CSV file in UTF-8.")
     return text
+
+
+def _unpacked_size(path: Path) -> int:
+    """Bytes of a file's content; of formats that do not say, a guess by what text mostly packs to."""
+    size = path.stat().st_size
+    if path.suffix == ".gz" and size >= 4:
+        with path.open("rb") as file:
+            file.seek(-4, 2)
+            return max(size, int.from_bytes(file.read(), "little"))
+    if path.suffix in (".zip", *EXCEL) and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return sum(entry.file_size for entry in archive.infolist())
+    return size * (PACKS if path.suffix in (".bz2", ".xz") else 1)
 
 
 def _unzipped(content: bytes) -> bytes:

@@ -18,7 +18,7 @@ UNKNOWN = 1e30
 
 
 class Scaler(NamedTuple):
-    """(x - mean) / std, with `fill` where a value is missing (NaN). One number per feature."""
+    """(x - mean) / std, with `fill` where a value is missing (NaN). One number per feature, or one for all of them."""
 
     fill: NDArray[np.float64] | None  # None: nothing is filled in
     mean: NDArray[np.float64]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.target import Target
 
@@ -43,6 +44,7 @@ class Table:
     scaling: Scaling = "own"  # whose training examples inputs are standardised by
     split: Split = "stratified"  # by default
     units: NDArray[Any] | None = None  # [n]  the group or the time of each example, for such splits
+    scaler: Scaler | None = None  # what is done to all inputs, whatever they are
 
     def select(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The inputs of some examples, ready for a model."""
@@ -68,6 +70,7 @@ class Clients:
     scaling: Scaling = "own"
     split: Split = "stratified"
     units: Mapping[str, NDArray[Any]] | None = None
+    scaler: Scaler | None = None
 
 
 class Drawing(Protocol):

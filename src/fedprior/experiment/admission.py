@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ from numpy.typing import NDArray
 
 from fedprior import tree
 from fedprior.data.client import ClientData
+from fedprior.data.pictures import labelled
+from fedprior.data.reading import read_file
 from fedprior.data.schema import Schema
+from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError
 from fedprior.experiment.prior import Prior
 from fedprior.rng import Key, Keys
@@ -41,6 +45,16 @@ def checked(prior: Prior, rows: pd.DataFrame | Rows) -> Rows:
     if x.shape[1:] != prior.shape:
         raise FedpriorError(f"the inputs have shape {list(x.shape[1:])} where the run's have {list(prior.shape)}.")
     return x, prior.target.check("the new site", y)
+
+
+def read_rows(prior: Prior, place: Path) -> pd.DataFrame | Rows:
+    """A site's rows from a file or, of a run on images, from a folder with CLASS/*.png."""
+    encoder = prior.preparation.common
+    if encoder is not None and encoder.takes_pixels:
+        assert isinstance(prior.target, Classes), "folders name classes"
+        return labelled(place, prior.shape, prior.target.levels)
+    _schema(prior)
+    return read_file(place)
 
 
 def _schema(prior: Prior) -> Schema:

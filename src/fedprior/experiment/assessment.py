@@ -112,7 +112,7 @@ class Assessment(Mapping[str, Comparison]):
         return self.gains(self.judged)
 
     def gains(self, method: str) -> dict[str, SiteVerdict]:
-        """What one of the methods does for each site, compared with Local, over all splits."""
+        """What `method` does for each site, by name, compared with Local, over all splits."""
         known = metrics_of(self.federation.target)
         primary = estimates(self._differences(known[SELECTS], method))
         clear = discoveries({name: found.p for name, found in primary.items() if found.units >= LEAST})
@@ -128,7 +128,7 @@ class Assessment(Mapping[str, Comparison]):
         }
 
     def tested(self, site: str) -> int:
-        """Test rows over all splits; of rows that are tested on several times, the most in one split count."""
+        """Test rows of `site` over all splits; of rows that are tested several times, the most in one split count."""
         rows = [_units(next(iter(split.values())).federation, site) for split in self.values()]
         distinct = len(np.unique(np.concatenate(rows)))
         return max(distinct, *(len(own) for own in rows)) if rows else 0
@@ -141,7 +141,7 @@ class Assessment(Mapping[str, Comparison]):
         federations = [next(iter(split.values())).federation for split in self.values()]
         found = {}
         for site in self.federation.clients:
-            places = [data.clients.index(site) for data in federations]
+            places = [data.row(site) for data in federations]
             pairs = zip(places, scores, strict=True)
             values = [_minus(ours[i], theirs[i]) for i, (ours, theirs) in pairs]
             units = [_units(data, site)[: len(own)] for data, own in zip(federations, values, strict=True)]
@@ -149,7 +149,7 @@ class Assessment(Mapping[str, Comparison]):
         return found
 
     def mean_gain(self, method: str) -> Interval:
-        """The gain in NLL over Local as a mean over sites, each counting the same; its interval is for these sites."""
+        """The gain of `method` in NLL over Local, each site counting the same; the interval is for these sites."""
         found = estimates(self._differences(metrics_of(self.federation.target)[SELECTS], method))
         known = [site for site in found.values() if not np.isnan(site.mean)]
         if not known:
@@ -180,7 +180,7 @@ def _minus(ours: Array, theirs: Array) -> Array:
 
 def _units(federation: Federation, site: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The row or the group of each test row of a site."""
-    return np.asarray(federation.tested[federation.clients.index(site)])
+    return np.asarray(federation.tested[federation.row(site)])
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -59,9 +59,7 @@ class Saver:
         newest = Newest(done, f"round-{done:05d}.safetensors", checksum, self.fingerprint, self.config, seals)
         write_bytes(self.folder / newest.file, content)
         write_text(self.folder / "manifest.json", json.dumps(newest._asdict(), indent=2) + "\n")
-        for old in self.folder.glob("round-*.safetensors"):
-            if old.name != newest.file:
-                old.unlink()
+        self._keep_only(newest.file)
 
     def read(self) -> Checkpoint | None:
         """The newest checkpoint, or None if there is none yet."""
@@ -76,7 +74,13 @@ class Saver:
             journals = parsed(found.journals)
         except (TypeError, KeyError) as error:
             raise damaged(self.folder / "manifest.json", str(error)) from None
+        self._keep_only(found.file)  # a process that was killed may have left the one before
         return Checkpoint(found.round, read_tensors(path)[0], journals, found.config)
+
+    def _keep_only(self, name: str) -> None:
+        for old in self.folder.glob("round-*.safetensors"):
+            if old.name != name:
+                old.unlink()
 
 
 def check_run(folder: Path, fingerprint: str, config: Mapping[str, Any]) -> None:

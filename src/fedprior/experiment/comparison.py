@@ -55,7 +55,7 @@ class Comparison(Mapping[str, Result]):
         return pd.DataFrame({name: result.clients[main] for name, result in self.items()})
 
     def validation(self, name: str) -> float:
-        """The mean validation NLL of a method's selected models; nan where there is none."""
+        """The mean validation NLL of the selected models of method `name`; nan where there is none."""
         found = self[name].summary["selected"]["personal"]["validation"][SELECTS]["mean"]
         return math.nan if found is None else float(found)
 

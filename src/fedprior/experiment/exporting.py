@@ -130,7 +130,7 @@ def as_onnx(model: PersonalModel) -> bytes:
     except ImportError:
         raise FedpriorError("ONNX needs more packages: install them with `pip install 'fedprior[export]'`.") from None
     if model.shape is None:
-        raise FedpriorError("the model's file does not say what inputs it takes: make it anew.")
+        raise FedpriorError("the model's file does not say what inputs it takes: create it again.")
     rows = sample(model)
     network = Network(model).eval()
     try:
@@ -173,11 +173,12 @@ def described(model: PersonalModel) -> dict[str, Any]:
     """What whoever runs the network must know: the columns of its input and the names of its classes."""
     schema = None if model.encoder is None else model.encoder.schema
     told: dict[str, Any] = {"site": model.client, "method": model.method.about.name, "version": __version__}
-    if schema is None:
-        return {**told, "shape": list(model.shape or ())}
-    columns = [column.document() for column in schema.used]
-    target = schema.target
+    target = model.target if schema is None else schema.target
     classes = {"classes": list(target.levels)} if isinstance(target, Classes) else {}
+    if schema is None:
+        named = classes if model.encoder is not None and model.encoder.takes_pixels else {}
+        return {**told, "shape": list(model.shape or ()), **named}
+    columns = [column.document() for column in schema.used]
     return {**told, "columns": columns, "target": schema.target_name, **classes}
 
 

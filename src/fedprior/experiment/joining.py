@@ -73,7 +73,7 @@ def join(prior: Prior, rows: pd.DataFrame | Rows, site: str, *, updates: int | N
     encoder = prior.preparation.encoder(x)
     with single_thread():
         personal = admit(prior, [(x, y)], [site], steps)
-        model = PersonalModel(site, prior.method, _first(personal), prior.seed, encoder, prior.shape)
+        model = PersonalModel(site, prior.method, _first(personal), prior.seed, encoder, prior.shape, prior.target)
         found = learning_curve(prior, (x, y), site, steps, draws) if draws else None
     return Joined(model, prior, len(y), steps, found)
 

@@ -26,7 +26,6 @@ from fedprior.experiment.journal import Event, Journal, Observer
 from fedprior.experiment.result import Last, Result
 from fedprior.experiment.selection import Selection, validation_score
 from fedprior.experiment.track import Track
-from fedprior.files import clear_temporary
 from fedprior.metrics import Cohort, cohort, cohort_metrics, metrics_of
 
 JUDGED = ("validation", "test")
@@ -135,7 +134,6 @@ class Run:
         over = self.over(done)
         self.journal.rewind(None if found is None else found.journals)
         (self.folder / "summary.json").unlink(missing_ok=True)  # exists if a finished run gets more rounds
-        clear_temporary(self.folder)
         due = done > 0 and not over and done % settings.every(settings.eval_every) == 0
         if due and not self.journal.evaluated(done):  # it was the last, which comes after the checkpoint
             self.evaluate(done)

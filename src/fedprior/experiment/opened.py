@@ -79,7 +79,7 @@ def sites_of(folder: Path) -> dict[str, Path]:
     index = folder / "models" / INDEX
     named = {site: str(name) for site, name in (_json(index) if index.exists() else {}).items()}
     if any(Path(name).name != name for name in named.values()):
-        raise FedpriorError(f"'{index}' is damaged, for it names a file of another folder: copy it anew.")
+        raise FedpriorError(f"'{index}' is damaged (it names a file in another folder): copy it again.")
     files = {site: folder / "models" / name for site, name in named.items()}
     later = sorted((folder / JOINED).glob("*.json"))
     return files | {str(_json(path).get("site", path.stem)): path.with_suffix(".safetensors") for path in later}

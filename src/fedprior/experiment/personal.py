@@ -49,6 +49,7 @@ class PersonalModel:
     seed: int = 0
     encoder: Encoder | None = None
     shape: tuple[int, ...] | None = None  # of one example; None: unknown
+    target: Target | None = None
 
     @property
     def tree(self) -> Any:
@@ -109,7 +110,7 @@ class PersonalModel:
         return given
 
     def save(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Write it as safetensors; `about` says how to build the method again."""
+        """Write it to `path` as safetensors; `about` says how to build the method again."""
         write_bytes(path, packed(self.client, self.arrays, self.encoder, about))
 
 
@@ -146,7 +147,7 @@ def load_model(path: str | Path, module: nn.Module | None = None) -> PersonalMod
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise signed.unreadable(path, "model", error) from None
     check(Path(path), arrays, outline(method, shape, target))
-    return PersonalModel(client, method, arrays, seed, encoder, shape)
+    return PersonalModel(client, method, arrays, seed, encoder, shape, target)
 
 
 def described_method(path: Path, about: Mapping[str, Any], target: Target, module: nn.Module | None) -> AnyMethod:

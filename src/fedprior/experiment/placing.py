@@ -15,7 +15,7 @@ from shlex import quote
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment.seal import EVENTS
-from fedprior.files import INNER_LOCK, folder_lock, write_text
+from fedprior.files import INNER_LOCK, clear_temporary, folder_lock, write_text
 
 INNER = ".new"
 
@@ -75,6 +75,7 @@ def at_work(folder: Path, begin: Callable[[], bool] | None = None, within: Path 
         with folder_lock(folder, within):
             new = begin is not None and begin()
             shutil.rmtree(folder / INNER, ignore_errors=True)
+            clear_temporary(folder)
             try:
                 yield
             except Exception:

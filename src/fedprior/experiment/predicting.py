@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from fedprior.data.encoder import Encoder
 from fedprior.data.familiarity import unlike
-from fedprior.data.target import Classes
+from fedprior.data.pictures import loose
+from fedprior.data.reading import read_file
+from fedprior.data.target import Classes, Target
 from fedprior.errors import FedpriorError
 from fedprior.experiment.personal import PersonalModel
 from fedprior.names import csv_cell
@@ -22,13 +29,40 @@ def predictions(model: PersonalModel, frame: pd.DataFrame) -> pd.DataFrame:
     Classes: `prediction` and one `probability_CLASS` each. A number: `mean`, `sd` and the ends of its central 50 and
     90 % intervals. `unlike_training` says why a row is unlike the training data, and is empty where it is not.
     """
-    encoder = model.encoder
-    if encoder is None or encoder.schema is None:
-        raise FedpriorError("the model was trained on arrays, not on a table: use load_model(path).predict(x).")
+    encoder = _encoder(model)
+    if encoder.schema is None:
+        raise FedpriorError("the model was trained on images: give a folder of them.")
     if not len(frame):
         raise FedpriorError("the table has a header but no rows: there is nothing to predict.")
-    target, found = encoder.schema.target, model.predict(frame)
-    rows = pd.RangeIndex(1, len(frame) + 1, name="row")
+    table = _readable(encoder.schema.target, model.predict(frame))
+    return table.assign(**{UNLIKE: unlike(encoder, frame)})
+
+
+def predict_files(model: PersonalModel, place: Path) -> pd.DataFrame:
+    """Predictions for a table or, of a model of images, for a folder of them: `file` is then the first column.
+
+    Images are not compared with those of training: there is no `unlike_training`.
+    """
+    if not _encoder(model).takes_pixels:
+        return predictions(model, read_file(place))
+    assert model.shape is not None, "the file of a model of images says it"
+    assert model.target is not None, "as every new file does"
+    names, x = loose(place, model.shape)
+    table = _readable(model.target, model.predict(x, raw=True))
+    table.insert(0, "file", names)
+    return table
+
+
+def _encoder(model: PersonalModel) -> Encoder:
+    encoder = model.encoder
+    if encoder is None or (encoder.schema is None and not encoder.takes_pixels):
+        raise FedpriorError("the model was trained on arrays, not on a table: use load_model(path).predict(x).")
+    return encoder
+
+
+def _readable(target: Target, found: NDArray[Any]) -> pd.DataFrame:
+    """What a model predicts, with names."""
+    rows = pd.RangeIndex(1, len(found) + 1, name="row")
     if isinstance(target, Classes):
         table = pd.DataFrame({"prediction": [target.levels[k] for k in found.argmax(1)]}, index=rows)
         for k, level in enumerate(target.levels):
@@ -38,13 +72,13 @@ def predictions(model: PersonalModel, frame: pd.DataFrame) -> pd.DataFrame:
         for share in INTERVALS:
             z = float(ndtri(0.5 + share / 200))
             table[f"low_{share}"], table[f"high_{share}"] = (found[:, 0] + sign * z * found[:, 1] for sign in (-1, 1))
-    return table.assign(**{UNLIKE: unlike(encoder, frame)})
+    return table
 
 
 def as_csv(table: pd.DataFrame) -> str:
     """Predictions as CSV; names of classes are cells that no spreadsheet takes for a formula."""
     plain = table.rename(columns=lambda name: csv_cell(str(name)))
-    for name in ("prediction", UNLIKE):
+    for name in ("file", "prediction", UNLIKE):
         if name in plain:
             plain[name] = [csv_cell(str(value)) for value in plain[name]]
     return plain.to_csv(float_format="%.6g", lineterminator="\n")

@@ -176,15 +176,14 @@ class Result:
 
     def arrays(self, client: str) -> dict[str, NDArray[Any]]:
         """One client's personal model as named arrays."""
-        if client not in self.federation.clients:
-            raise unknown("client", client, self.federation.clients)
-        row = self.federation.clients.index(client)
+        row = self.federation.row(client)
         return {path: leaf[row].numpy(force=True).copy() for path, leaf in tree.items(self.models)}
 
     def model(self, client: str) -> PersonalModel:
         """One client's personal model."""
         data = self.federation
-        return PersonalModel(client, self.method, self.arrays(client), self.seed, data.encoder(client), data.shape)
+        encoder, arrays = data.encoder(client), self.arrays(client)
+        return PersonalModel(client, self.method, arrays, self.seed, encoder, data.shape, data.target)
 
     @property
     def prior(self) -> Prior:
@@ -216,7 +215,7 @@ class Result:
         return pd.concat(found, ignore_index=True)
 
     def predict(self, client: str, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
-        """A client's predictions for inputs [n, ...], see `PersonalModel.predict`."""
+        """A client's predictions for inputs `x` [n, ...]; `raw` and the result are those of `PersonalModel.predict`."""
         return self.model(client).predict(x, raw=raw)
 
     def save(self, folder: str | Path) -> None:

@@ -7,6 +7,7 @@ converged is kept as it is then: rounds before it were steps of a fit, not model
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,12 @@ BY = {
     "last": "the last round, as requested",
     "converged": "the round in which the method converged, which was the last",
 }
+
+
+def source(summaries: Iterable[Mapping[str, Any]]) -> str:
+    """Which round the models of these runs are of, in words."""
+    last = any(summary["selected"].get("by") == BY["last"] for summary in summaries)
+    return "the last round" if last else "the round with the lowest validation NLL"
 
 
 @dataclass

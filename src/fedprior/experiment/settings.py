@@ -35,7 +35,9 @@ class Settings(BaseModel):
 
     rounds: Annotated[int, Field(ge=1, le=MOST, description="communication rounds")] = 50
     seed: Annotated[int, Field(ge=0, lt=2**63, description="determines the partition, the weights and every draw")] = 0
-    participation: Annotated[Participation, BeforeValidator(_participation)] = Participation()
+    participation: Annotated[
+        Participation, BeforeValidator(_participation), Field(description="who reports in each round")
+    ] = Participation()
     eval_every: Annotated[int, Field(ge=0, le=MOST, description="rounds between evaluations; 0 means ten per run")] = 0
     select: Annotated[
         Literal["validation", "last"],

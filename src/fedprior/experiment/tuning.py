@@ -108,7 +108,7 @@ def _study(out: Path, name: str) -> Any:
         return optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
     except (SQLAlchemyError, RuntimeError, ValueError, AssertionError):
         raise FedpriorError(
-            f"'{out / STUDY}' is damaged or no study of this program: delete it, or choose another folder."
+            f"'{out / STUDY}' is damaged or is not a study of this program: delete it, or choose another folder."
         ) from None
 
 

@@ -31,8 +31,8 @@ def finish(site: Site, agreement: Agreement, selected: int) -> Path:
     }
     context, about = site.context, described(site, agreement)
     (client,) = context.federation.clients
-    encoder, shape = context.federation.encoder(client), context.federation.shape
-    model = PersonalModel(client, context.method, arrays, agreement.configuration.seed, encoder, shape)
+    data, seed = context.federation, agreement.configuration.seed
+    model = PersonalModel(client, context.method, arrays, seed, data.encoder(client), data.shape, data.target)
     model.save(folder / MODEL, about)
     summary = {**about, **summarised(site, agreement, number, selected)}
     write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")

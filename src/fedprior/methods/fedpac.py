@@ -10,6 +10,8 @@ Xu, Tong & Huang, ICLR 2023, Algorithm 1, Eqs. 5-9.
 MSE is the mean over examples and features; it starts in the second round, when global means exist. Examples of a class
 that nobody has reported yet have no target and only their CE counts; a class that no reporter of a round has keeps its
 last mean. Weights below 1e-3 are dropped. The quadratic programme is solved exactly, by non-negative least squares.
+A client that does not report keeps its head, which is stale when few report; `absent_heads="mean"` gives it the mean of
+the round's heads by example counts, which is not in the paper.
 """
 
 from __future__ import annotations
@@ -86,6 +88,10 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         Literal["trained", "aggregated"],
         Field(description="the network as last trained by the client, or the newest base with the combined head"),
     ] = "trained"
+    absent_heads: Annotated[
+        Literal["keep", "mean"],
+        Field(description="head of a client that does not report: its last one, or the mean of the round's heads"),
+    ] = "keep"
 
     @property
     def moment(self) -> Moment:
@@ -160,13 +166,16 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         return Weights(_sorted({**base, **head})), up, {"loss": loss, "variance": variance}
 
     def aggregate(self, server: Server, ups: Up, ids: Tensor) -> Server:
-        """Means of base and class means; a combined head for every reporter."""
+        """Means of base and class means; a combined head for every reporter; for the others, see `absent_heads`."""
         weights = self.combine(ups.scaled.double(), ups.variance)
         heads = tree.map(lambda v: (weights @ v.flatten(1).double()).to(v.dtype).view_as(v), ups.head)
         total = ups.counts.sum(0)
         pooled = torch.einsum("rk,rkd->kd", ups.counts, ups.means.double()) / total.clamp(min=1).unsqueeze(1)
         means = torch.where((total > 0).unsqueeze(1), pooled.to(server.means.dtype), server.means)
-        kept = tree.map(lambda old, new: old.index_copy(0, ids, new), server.heads, heads)
+        others = server.heads
+        if self.absent_heads == "mean":
+            others = tree.map(torch.Tensor.expand_as, tree.average(ups.head, ups.n), others)
+        kept = tree.map(lambda old, new: old.index_copy(0, ids, new), others, heads)
         return Server(tree.average(ups.base, ups.n), kept, means, torch.maximum(server.seen, total))
 
     def personalise(self, client: Weights, down: Down, data: ClientData, keys: Keys) -> Weights:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from fedprior.data.schema import Schema
 from fedprior.experiment.assessment import Assessment
+from fedprior.experiment.selection import source
 from fedprior.experiment.verdict import Interval, SiteVerdict
 from fedprior.experiment.wording import REFERENCES, title
 from fedprior.metrics import metrics_of, shown
@@ -54,7 +55,7 @@ def methods(found: Assessment) -> Table:
     compared = any(name in REFERENCES for name in found.methods)
     table = plain_table(
         f"Means over {len(found.federation)} sites and {len(found)} splits, on the test rows",
-        "Each method's models are those of the round with the lowest validation NLL"
+        f"Each method's models are those of {source(run.summary for split in found.values() for run in split.values())}"
         + ("; references are regressions on pooled rows, which no federation could have." if compared else "."),
     )
     table.add_column("method", no_wrap=True)

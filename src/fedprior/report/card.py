@@ -63,13 +63,13 @@ def card(place: Path, site: str, method: str | None = None) -> str:
         parts.append(_joined(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))))
     else:
         parts += [_quality(model, summary), _federation(_verdict(place, folder, site), folder.name, site, summary)]
-    return _joined_parts([*parts, _limits(model), _use(path)])
+    return _joined_parts([*parts, _limits(model), _use(model, path)])
 
 
 def card_at_site(model: PersonalModel, path: Path, summary: Mapping[str, Any]) -> str:
     """The card of a model that was trained at its own site, from what the site knows."""
     parts = [_heading(model, summary), _data(model, summary), _quality(model, summary)]
-    parts += [_federation(None, model.method.about.name, model.client, summary), _limits(model), _use(path)]
+    parts += [_federation(None, model.method.about.name, model.client, summary), _limits(model), _use(model, path)]
     return _joined_parts(parts)
 
 
@@ -101,7 +101,19 @@ def _data(model: PersonalModel, summary: Mapping[str, Any]) -> list[str]:
     if row is not None:
         lines += [f"{row['train']} training rows and {row['test']} test rows of this site.", ""]
     schema = None if model.encoder is None else model.encoder.schema
-    return lines + (["Inputs are arrays without names."] if schema is None else _columns(schema))
+    if schema is not None:
+        return lines + _columns(schema)
+    pictured = model.encoder is not None and model.encoder.takes_pixels
+    return [*lines, *(_images(model) if pictured else ["Inputs are arrays without names."])]
+
+
+def _images(model: PersonalModel) -> list[str]:
+    assert model.shape is not None, "the file of a model of images says it"
+    assert isinstance(model.target, Classes), "folders name classes"
+    channels, height, width = model.shape
+    colours = "in colour" if channels == 3 else "in grey"
+    levels = ", ".join(plain(level) for level in model.target.levels)
+    return [f"Inputs are images {colours}, resized to {height} × {width} pixels. Predicted: one of {levels}."]
 
 
 def _columns(schema: Schema) -> list[str]:
@@ -222,14 +234,17 @@ def _limits(model: PersonalModel) -> list[str]:
     ]
 
 
-def _use(path: Path) -> list[str]:
+def _use(model: PersonalModel, path: Path) -> list[str]:
+    pictured = model.encoder is not None and model.encoder.takes_pixels
+    given = "images/" if pictured else "patients.csv"
+    call = "model.predict(table)  # a DataFrame with the columns above, in any order"
     return [
         "## Use",
         "",
         "```python",
         f'model = fedprior.load_model("{path.name}")',
-        "model.predict(table)  # a DataFrame with the columns above, in any order",
+        f"model.predict(x, raw=True)  # levels of 0 to 255, {['n', *(model.shape or ())]}" if pictured else call,
         "```",
         "",
-        f"On the command line: `fedprior predict {quote(path.name)} patients.csv`.",  # no name has a backtick
+        f"On the command line: `fedprior predict {quote(path.name)} {given}`.",  # no name has a backtick
     ]

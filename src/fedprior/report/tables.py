@@ -14,6 +14,7 @@ from fedprior.data.federation import SPLITS, Federation
 from fedprior.data.target import Classes, Target
 from fedprior.experiment import Result
 from fedprior.experiment.catalogue import REFERENCE, catalogue
+from fedprior.experiment.selection import source
 from fedprior.metrics import GAINS, Metric, Value, main_metric, metrics_of, shown
 from fedprior.names import on_screen
 
@@ -157,7 +158,7 @@ def _caption(result: Result) -> str | None:
     return (
         f"{title_of(result)} beats Local at {found.helped:.0%} of the clients and loses at {found.harmed:.0%}. "
         f"Gains in {unit}; intervals by paired bootstrap over {found.over}, for this one training run. Each method's "
-        "models are those of the round with the lowest validation NLL."
+        f"models are those of {source([result.summary])}."
     )
 
 

@@ -123,7 +123,7 @@ def _named(values: NDArray[Any]) -> dict[str, Indices]:
     """The indices of each distinct value as a name; an empty one is refused."""
     import pandas as pd
 
-    names = np.char.strip(values) if values.dtype.kind == "U" else np.array([str(v).strip() for v in values])
+    names = np.array([str(v).strip() for v in values], dtype=object)  # other types lose a NUL at the end of a name
     missing = np.flatnonzero(pd.isna(values) | (names == ""))
     if len(missing) or not len(names):
         raise FedpriorError(

@@ -8,7 +8,7 @@ from altair.utils.schemapi import debug_mode
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment import Assessment, Comparison, Result
-from fedprior.files import write_text
+from fedprior.files import clear_unfinished, write_text
 from fedprior.report.page import document as documents
 from fedprior.report.page.facts import Story, story
 from fedprior.report.page.repeated import assessed
@@ -21,6 +21,7 @@ def write(found: Result | Comparison | Assessment | Story, path: Path) -> Path:
         raise FedpriorError(f"'{path}' is a folder: give the path of the page, such as '{path / 'report.html'}'.")
     if isinstance(found, Assessment):
         found = assessed(found)
+    clear_unfinished(path)
     write_text(path, page(found if isinstance(found, Story) else story(found)))
     return path
 
