@@ -110,7 +110,7 @@ def main() -> None:
     scale = 1 / np.array([m.seconds for m in chosen])  # relative errors count, or the largest federation decides alone
     constants, *_ = np.linalg.lstsq(design * scale[:, None], left * scale, rcond=None)
     start, per_task, per_byte = constants
-    print(f"start {start * 1e3:.1f} ms, {per_task * 1e3:.2f} ms a task, {per_byte * 1e9:.2f} ns a byte "
+    print(f"start {start * 1e3:.1f} ms, {per_task * 1e3:.2f} ms per task, {per_byte * 1e9:.2f} ns per byte "
           f"({1 / per_byte / 1e9:.2f} GB/s)")  # fmt: skip
     print(f"{'network':8} {'method':7} {'clients':>7} {'tasks':>5} {'MB':>7} {'measured':>9} {'model':>9}  error")
     rows: list[dict[str, Any]] = []

@@ -16,9 +16,9 @@
 # From a paper's equations to a method that is compared with others. The method here: each site keeps its own network
 # and is pulled to the mean of all with strength λ; the server takes the mean, weighted by the number of examples.
 #
-# | | | |
+# | step | equation | paper |
 # |---|---|---|
-# | site | $\theta_k = \arg\min_\theta f_k(\theta) + \frac{\lambda}{2} \lVert \theta - w \rVert^2$ | Eq. 1 |
+# | site | $\theta_k = \operatorname{argmin}_\theta f_k(\theta) + \frac\lambda2 \lVert \theta - w \rVert^2$ | Eq. 1 |
 # | server | $w = \sum_k n_k \theta_k / \sum_k n_k$ | Eq. 2 |
 # | prediction | $\theta_k$ | Eq. 3 |
 #

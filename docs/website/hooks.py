@@ -19,6 +19,13 @@ FORMULA = re.compile(
     re.DOTALL,
 )
 
+SPACING = (
+    (r"<mo>&#x0007E;</mo>", "<mo>&#x0223C;</mo>"),  # a relation, not an accent
+    (r"<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>'),  # both bars of a norm have one height
+    (r"<mi>(log|exp)</mi>(?!<mo stretchy)", r'<mi>\1</mi><mspace width="0.167em" />'),
+)
+"""What browsers set too tightly or too high in the MathML that is made."""
+
 
 def on_page_content(content: str, **_: Any) -> str:
     """The HTML of a page with its formulas."""
@@ -57,4 +64,8 @@ def _expanded(items: list[Any], folder: Path) -> list[Any]:
 def _formula(match: re.Match[str]) -> str:
     shown = "block" if match[2] == "[" else "inline"
     made = convert(html.unescape(match[3]).strip(), display=shown)
+    if "\\" in made:
+        raise SystemExit(f"a command in this formula is not known: {match[3].strip()}")
+    for given, better in SPACING:
+        made = re.sub(given, better, made)
     return f'<div class="formula">{made}</div>' if shown == "block" else made

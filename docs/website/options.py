@@ -59,6 +59,8 @@ def _option(name: str, default: Any, hint: Any) -> Option:
 def _default(value: Any) -> str:
     if value is inspect.Parameter.empty or value is dataclasses.MISSING or repr(value) == "PydanticUndefined":
         return "required"
+    if dataclasses.is_dataclass(value) or isinstance(value, BaseModel):
+        return "see below"
     return f"`{value}`"
 
 
@@ -70,7 +72,11 @@ def _range(kind: Any, info: FieldInfo | None) -> str:
     if kind is bool:
         return "`true`, `false`"
     notes = info.metadata if info else []
-    return " and ".join(f"{RANGES[key]} {getattr(m, key)}" for m in notes for key in RANGES if hasattr(m, key))
+    return " and ".join(f"{RANGES[key]} {_number(getattr(m, key))}" for m in notes for key in RANGES if hasattr(m, key))
+
+
+def _number(value: Any) -> str:
+    return "2⁶³" if value == 2**63 else f"{value}"
 
 
 def table(thing: Any) -> str:

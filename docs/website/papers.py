@@ -13,9 +13,13 @@ from website.charts import embedded
 from website.pages import ROOT
 
 LEGEND = "Ring: the paper. Dot: ours, with two standard errors over seeds if there are several."
-INTRO = """# The papers' tables
+INTRO = """---
+search: {boost: 0.2}
+---
 
-Every table of the five papers is a file that says what the paper leaves open and which values were used here
+# The papers' tables
+
+Every table of the five papers is a file that lists the settings the paper does not specify, with the values used here
 ([how](../papers.md)); [results](../results.md) sums up what held and what did not. These are the results that are kept
 in the repository, each with its command, the paper's numbers beside ours, and charts."""
 
