@@ -96,6 +96,26 @@ def test_distinct_whole_numbers_with_the_name_of_a_key(name: str) -> None:
     assert kind(np.arange(N) * 3, "covid").kind == "number"
 
 
+@pytest.mark.parametrize("name", ["id", "patient", "Student", "patient_no", "case number", "PatientNr"])
+def test_numbers_that_every_site_gives_out(name: str) -> None:
+    """Four sites of ten rows that number their rows by themselves. A measurement, or a number that recurs, is none."""
+    where = np.repeat(["a", "b", "c", "d"], 10)
+    own = np.tile(np.arange(10) * 3 + 1, 4)
+
+    def at_sites(name: str, values: Any, sites: Any = where) -> Column:
+        given = pd.DataFrame({name: values, "site": sites, "ill": np.tile([0, 1], len(sites) // 2)})
+        [column] = Schema.inferred(given, target="ill", site="site").columns
+        return column
+
+    assert at_sites(name, own).kind == "identifier"
+    assert at_sites(name, own).note == "whole numbers that identify the rows of a site"
+    assert at_sites("year", own).kind == "number"
+    assert at_sites(name, own // 6).kind == "number"
+    assert at_sites(name, own + 0.5).kind == "number"
+    pairs = np.repeat(np.arange(20), 2)  # too few rows per site to tell
+    assert at_sites(name, np.tile([1, 4], 20), pairs).kind == "number"
+
+
 def test_more_levels_than_a_category_has() -> None:
     """101 levels in 404 rows; 100 are still a category."""
     for levels, expected in ((101, "identifier"), (100, "category")):

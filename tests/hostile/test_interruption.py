@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,8 +22,23 @@ LONG = ["--quiet", "--rounds", "100000", "eval_every=1", "checkpoint_every=1", "
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
 def start(*args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *args], start_new_session=True, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*COMMAND, *args], start_new_session=True, stderr=subprocess.PIPE, text=True)
+    STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """A test that fails leaves no process behind either."""
+    yield
+    for process in STARTED:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    STARTED.clear()
 
 
 def run(out: Path, workers: int) -> list[str]:

@@ -21,16 +21,27 @@ LEVELS = 100
 """The largest number of levels that a category may have."""
 DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ]\d.*)?\s*")
 KEY = re.compile(r"(.*[\W_])?(id|index|key)|unnamed: \d+", re.IGNORECASE)
+PERSON = re.compile(
+    r"(.*[\W_])?(patient|person|pupil|student|subject|participant|case|record|row)s?([\W_]?(no|nr|num|number|code))?",
+    re.IGNORECASE,
+)
+"""Names of numbers that are given out at each site."""
 COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
 
 Judgement = tuple[Kind, str]  # the kind, and why the column is left out
 
 
-def column(name: str, given: Series[Any], kind: str | None = None, where: str = "the table") -> Column:
-    """A column of the given kind, or of the one that its values suggest."""
+def column(
+    name: str,
+    given: Series[Any],
+    kind: str | None = None,
+    where: str = "the table",
+    site: Series[Any] | None = None,
+) -> Column:
+    """A column of the given kind, or of the one that its values suggest; `site` has the site of every row."""
     if kind is not None and kind not in KINDS:
         raise unknown("kind", kind, KINDS, f"column '{name}'")
-    chosen, note = judged(name, given, where) if kind is None else (kind, _told(kind))
+    chosen, note = judged(name, given, where, site) if kind is None else (kind, _told(kind))
     levels = tuple(_levels(given)) if chosen == "category" else ()
     made = Column(name, chosen, levels, bool(given.isna().any()), note)
     if kind is not None and chosen in ("number", "yes/no"):
@@ -38,21 +49,23 @@ def column(name: str, given: Series[Any], kind: str | None = None, where: str = 
     return made
 
 
-def judged(name: str, given: Series[Any], where: str) -> Judgement:
+def judged(name: str, given: Series[Any], where: str, site: Series[Any] | None = None) -> Judgement:
     """The kind of a column, in this order.
 
     A column with one value is a constant. 0 and 1, true and false, yes and no are yes/no. Other numbers are numbers,
     also when written as text; whole ones that are all distinct are an identifier if the name says so (`id`, `key`) or
-    if they count 20 rows or more without a gap. Dates are dates. Other text is a category, or an identifier if it is
-    all distinct in 5 rows or more, if more than half of its values, and more than 20, are distinct, or if it has more
-    than 100 levels. Text among numbers is refused, but for a few recurring levels such as `3+`.
+    if they count 20 rows or more without a gap, and so are whole ones that are distinct at each `site`, with five rows
+    or more on average, if the name says so (`id`, `patient`, `student_no`). Dates are dates. Other text is a category,
+    or an identifier if it is all distinct in 5 rows or more, if more than half of its values, and more than 20, are
+    distinct, or if it has more than 100 levels. Text among numbers is refused, but for a few recurring levels such as
+    `3+`.
     """
     known = given.dropna()
     if pd.api.types.is_datetime64_any_dtype(known) or pd.api.types.is_timedelta64_dtype(known):
         return "date", _told("date")
     values = numbers(known)
     if not isinstance(known.dtype, pd.CategoricalDtype) and not np.isnan(values).any():
-        return _numeric(name, values)
+        return _numeric(name, values, None if site is None else site[given.notna()])
     return _worded(name, given, pd.unique(mapped(known, text, "")), where)
 
 
@@ -67,7 +80,7 @@ def _worded(name: str, given: Series[Any], distinct: NDArray[Any], where: str) -
     return _textual(name, given, distinct, where)
 
 
-def _numeric(name: str, values: NDArray[np.float64]) -> Judgement:
+def _numeric(name: str, values: NDArray[np.float64], site: Series[Any] | None) -> Judgement:
     n, distinct = len(values), np.unique(values)
     if len(distinct) <= 1:
         return "constant", _same(len(distinct))
@@ -75,6 +88,10 @@ def _numeric(name: str, values: NDArray[np.float64]) -> Judgement:
         return "yes/no", ""
     if len(distinct) == n and _whole(values) and (KEY.fullmatch(name) or (n >= FEW and np.ptp(values) == n - 1)):
         return "identifier", "whole numbers that identify rows"
+    if site is not None and (KEY.fullmatch(name) or PERSON.fullmatch(name)) and _whole(values):
+        rows = pd.DataFrame({"site": site.to_numpy(), "value": values})
+        if n >= max(FEW, ROWS * rows["site"].nunique()) and not rows.duplicated().any():
+            return "identifier", "whole numbers that identify the rows of a site"
     return "number", ""
 
 

@@ -75,7 +75,8 @@ class Schema:
         if kind not in TARGETS:
             raise unknown("kind", kind, TARGETS, f"column '{target}', the target")
         inputs = [name for name in table if name not in (target, site)]
-        columns = tuple(inference.column(name, table[name], told.get(name), where) for name in inputs)
+        at = None if site is None else table[site]
+        columns = tuple(inference.column(name, table[name], told.get(name), where, at) for name in inputs)
         return cls(columns, inference.target(target, table[target], TARGETS[kind], where), target, site, indicators)
 
     @property

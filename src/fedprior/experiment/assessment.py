@@ -57,7 +57,7 @@ class Assessment(Mapping[str, Comparison]):
 
     @cached_property
     def validation(self) -> dict[str, float]:
-        """Method -> the validation NLL of its selected models, a mean over sites and splits; nan if one diverged."""
+        """Method -> its cross-fitted validation NLL, a mean over sites and splits; nan if a model diverged."""
         return {name: float(np.mean([split.validation(name) for split in self.values()])) for name in self.first}
 
     @property

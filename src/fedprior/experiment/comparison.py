@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedprior.experiment.result import Result
+from fedprior.experiment.selection import compared_by
 from fedprior.metrics import SELECTS, main_metric, metrics_of, shown
 from fedprior.names import on_screen
 
@@ -55,13 +56,16 @@ class Comparison(Mapping[str, Result]):
         return pd.DataFrame({name: result.clients[main] for name, result in self.items()})
 
     def validation(self, name: str) -> float:
-        """The mean validation NLL of the selected models of method `name`; nan where there is none."""
-        found = self[name].summary["selected"]["personal"]["validation"][SELECTS]["mean"]
-        return math.nan if found is None else float(found)
+        """The cross-fitted validation NLL of method `name`; nan where there is none.
+
+        It is a mean over clients, each scored in the round that the validation examples of the others choose: the NLL
+        of the selected round is lower the more rounds there were to choose from.
+        """
+        return compared_by(self[name].summary)
 
     @property
     def best(self) -> str | None:
-        """The method with the lowest mean validation NLL of its selected models; test data have no say.
+        """The method with the lowest cross-fitted validation NLL; test data have no say.
 
         None where no method has one: there are no validation examples, or all have diverged.
         """

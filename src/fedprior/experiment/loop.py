@@ -26,7 +26,7 @@ from fedprior.experiment.journal import Event, Journal, Observer
 from fedprior.experiment.result import Last, Result
 from fedprior.experiment.selection import Selection, validation_score
 from fedprior.experiment.track import Track
-from fedprior.metrics import Cohort, cohort, cohort_metrics, metrics_of
+from fedprior.metrics import SELECTS, Cohort, cohort, cohort_metrics, metrics_of
 
 JUDGED = ("validation", "test")
 Logged = tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]
@@ -80,6 +80,7 @@ def execute(
         converged = run.converged
     summary = describe(method, federation, settings, model)
     summary |= outcome(run.journal, done, selection.round, "converged" if converged else settings.select)
+    summary["selected"]["cross_fitted"] = selection.cross_fit.mean(federation.validation.size)
     seconds = time.perf_counter() - began + shared.get("trained_seconds", 0.0)  # what the method takes alone
     summary["timing"] = {"seconds": seconds, "first_round": first, **shared}
     assert selection.predictions is not None
@@ -233,8 +234,11 @@ class Run:
         self.last = found.predictions
         silent = [client for client, values in zip(clients, found.scores["test"], strict=True) if not values]
         score = math.nan if silent else validation_score(scores)  # a mean without the worst site must not be chosen
-        ended = engine.method.converged(engine.judged)
-        if self.settings.select == "last" or ended or self.selection.better(score):
+        chosen = self.settings.select != "last" and not engine.method.converged(engine.judged)
+        if not silent:
+            scored = [values.get(SELECTS) for values in found.scores["validation"]]
+            self.selection.cross_fit.take(scored, chosen=chosen)
+        if not chosen or self.selection.better(score):
             engine.keep()
             self.selection.take(done, score, found.predictions)
         unanswered = {"unanswered": silent} if silent else {}

@@ -13,9 +13,9 @@ from fedprior.experiment.folder import COMPLETE, compared
 from fedprior.experiment.joining import FOLDER as JOINED
 from fedprior.experiment.personal import PersonalModel, load_model
 from fedprior.experiment.prior import Prior, load_prior
+from fedprior.experiment.selection import compared_by
 from fedprior.experiment.shelf import INDEX
 from fedprior.experiment.verdict import FILE as VERDICT
-from fedprior.metrics import SELECTS
 
 FIRST = "split-1"
 """Of a comparison over repeated splits, the folder of the first."""
@@ -53,10 +53,9 @@ def _recommended(place: Path, runs: Path, names: list[str]) -> str:
 
 def _validation(folder: Path) -> float:
     try:
-        found = summary_of(folder)["selected"]["personal"]["validation"][SELECTS]["mean"]
-    except (KeyError, TypeError):
+        return compared_by(summary_of(folder))
+    except (KeyError, TypeError, AttributeError, ValueError):
         return math.nan
-    return math.nan if found is None else float(found)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError
 from fedprior.experiment.config import Config, Section
 from fedprior.experiment.repeated import completed, federation_of
+from fedprior.experiment.selection import compared_by
 from fedprior.files import folder_lock, write_text
-from fedprior.metrics import SELECTS
 from fedprior.protocol import METHODS, Space
 
 STUDY, TUNED = "study.db", "tuned.toml"
@@ -141,7 +141,7 @@ def _drawn(trial: Any, space: Mapping[str, Space]) -> Section:
 
 
 def _score(config: Config, name: str, options: Section, federations: list[Federation]) -> float:
-    """The mean validation NLL of the selected models; a large number if a model diverged."""
+    """The cross-fitted validation NLL, a mean over splits; a large number if a model diverged."""
     from fedprior import experiment
 
     scores = []
@@ -149,7 +149,6 @@ def _score(config: Config, name: str, options: Section, federations: list[Federa
         own = config.model_copy(update={"seed": config.seed + k})
         setup = own.of_method(name, options).setup(federation)
         result = experiment.run(setup.method, federation, model=setup.model, **dict(own.settings()))
-        found = result.summary["selected"]["personal"]["validation"][SELECTS]["mean"]
-        scores.append(math.inf if found is None or math.isnan(found) else float(found))
+        scores.append(compared_by(result.summary))
     mean = sum(scores) / len(scores)
     return mean if math.isfinite(mean) else 1e9

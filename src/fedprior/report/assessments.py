@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedprior.data.schema import Schema
 from fedprior.experiment.assessment import Assessment
-from fedprior.experiment.selection import source
+from fedprior.experiment.selection import FITTED, source
 from fedprior.experiment.verdict import Interval, SiteVerdict
 from fedprior.experiment.wording import REFERENCES, title
 from fedprior.metrics import metrics_of, shown
@@ -53,9 +53,10 @@ def methods(found: Assessment) -> Table:
     known = metrics_of(found.federation.target)
     named = [name for name in next(iter(found.methods.values())) if name in known]
     compared = any(name in REFERENCES for name in found.methods)
+    chosen = source(run.summary for split in found.values() for run in split.values())
     table = plain_table(
         f"Means over {len(found.federation)} sites and {len(found)} splits, on the test rows",
-        f"Each method's models are those of {source(run.summary for split in found.values() for run in split.values())}"
+        f"Each method's models are those of {chosen}; {FITTED}"
         + ("; references are regressions on pooled rows, which no federation could have." if compared else "."),
     )
     table.add_column("method", no_wrap=True)

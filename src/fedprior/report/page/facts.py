@@ -18,6 +18,7 @@ from fedprior.experiment.assessment import LEAST
 from fedprior.experiment.config import data_section
 from fedprior.experiment.journal import Event, Journal
 from fedprior.experiment.seal import CLIENTS, LOGS
+from fedprior.experiment.selection import compared_by
 from fedprior.experiment.verdict import Interval, SiteVerdict
 from fedprior.metrics import METRICS, SELECTS, Gain, Metric, main_metric, metrics_of
 from fedprior.metrics.reliability import Point, reliability
@@ -71,9 +72,14 @@ class RunFacts:
         return f"converged after {done:,} of {self.rounds:,} rounds" if early else f"{self.rounds:,} rounds"
 
     def score(self, metric: str, split: str = "test") -> float | None:
-        """A mean over sites, of the selected models; None: nobody has it, or one diverged."""
+        """A mean over sites, of the selected models; None: nobody has it, or one diverged.
+
+        The validation NLL of a finished run is the cross-fitted one, by which methods are compared.
+        """
         if self.scores:
-            found = self.scores[split].get(metric)
+            found: float | None = self.scores[split].get(metric)
+        elif (split, metric) == ("validation", SELECTS) and self.summary is not None:
+            found = compared_by(self.summary)
         else:
             chosen = [event for event in self.evaluations if event["round"] == self.selected]
             found = chosen[0]["personal"][split].get(metric, {}).get("mean") if chosen else None

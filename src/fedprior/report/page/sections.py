@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from fedprior.data.target import Classes
-from fedprior.experiment.selection import source
+from fedprior.experiment.selection import FITTED, source
 from fedprior.experiment.wording import privacy
 from fedprior.metrics import SELECTS, Metric
 from fedprior.names import apart
@@ -79,7 +79,7 @@ def _methods(story: Story) -> list[Block]:
             ]
         )
     chosen = source(run.summary for run in story.runs.values() if run.summary is not None)
-    told = f"Means over sites on their test examples, with the models of {chosen}"
+    told = f"Means over sites on their test examples, with the models of {chosen}; {FITTED}"
     if compared:
         told += "; NLL gain: over Local, positive is better, with its 95 % interval"
     return [Table(columns, rows, f"{told}.")]
