@@ -102,8 +102,8 @@ class SiteTable:
         return found.train
 
     def sums(self) -> Sums:
-        """What shared scaling needs of the training rows."""
-        return Sums.of(self._training[0])
+        """What shared scaling needs of the training rows, without inputs of which few values are known."""
+        return Sums.of(self._training[0]).guarded()
 
     def label_sum(self) -> tuple[int, float]:
         """n and Σy of the training rows."""
