@@ -184,10 +184,10 @@ class Noisy(NamedTuple):
 class Private(Wrapper):
     """DP: client-level differential privacy of the shared weights (McMahan et al., ICLR 2018).
 
-    Every client bounds its change, ‖Δ_k‖ ≤ C, and counts as one; the server adds N(0, (z C / R)²) to the mean of R. The
-    server is trusted with single changes. Personal models, logs and metrics are not covered. The noise follows from the
-    run's seed and from a secret of the server (`FEDPRIOR_DP_SECRET`, which a real federation draws by itself): whoever
-    knows both can subtract it.
+    Every client bounds its change, ‖Δ_k‖ ≤ C, and counts as one; the server adds N(0, (z C / R)²) to the mean of R. So
+    the prior hardly tells whether a client's change was Δ_k or 0. The server is trusted with single changes. Personal
+    models, logs and metrics are not covered. The noise follows from the run's seed and from a secret of the server
+    (`FEDPRIOR_DP_SECRET`, which a real federation draws by itself): whoever knows both can subtract it.
     """
 
     inner: AnyMethod
@@ -260,26 +260,25 @@ class Private(Wrapper):
         return self.inner.predict_global(self._plain(server), x)
 
 
-def epsilon(noise: float, rounds: int, delta: float, rate: float = 1.0) -> float:
+def epsilon(noise: float, rounds: int, delta: float) -> float:
     """ε of so many `rounds` at a given δ, by Rényi accounting.
 
-    `noise` is the deviation of the noise as a multiple of the bound, `delta` is δ; with `rate`, each client takes part
-    independently with that probability.
+    `noise` is the deviation of the noise as a multiple of the bound, `delta` is δ. A client is counted in every round:
+    where only some take part, the mean is over those that came, and their number is seen, so that chance hides nobody.
     """
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting import GaussianDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    event = GaussianDpEvent(noise)
     accountant = RdpAccountant()
-    accountant.compose(event if rate >= 1 else PoissonSampledDpEvent(rate, event), rounds)
+    accountant.compose(GaussianDpEvent(noise), rounds)
     return float(accountant.get_epsilon(delta))
 
 
-def spent(method: Any, rounds: int, rate: float = 1.0) -> dict[str, Any] | None:
-    """What `rounds` of a private method reveal of a client that takes part at `rate`; None without a promise."""
+def spent(method: Any, rounds: int) -> dict[str, Any] | None:
+    """What `rounds` of a private method reveal of a client; None without a promise."""
     while isinstance(method, Wrapper):
         if isinstance(method, Private):
-            found = {f"{delta:g}": epsilon(method.noise, rounds, delta, rate) for delta in DELTAS}
+            found = {f"{delta:g}": epsilon(method.noise, rounds, delta) for delta in DELTAS}
             return {"covers": "the shared weights, client by client", "epsilon_at_delta": found}
         method = method.inner
     return None

@@ -117,6 +117,11 @@ class Mixture(Method[Server, Client, Down, Up, Personal]):
         return self.scores == "validation" or any(method.uses_validation for method in self.parts.values())
 
     @property
+    def class_means(self) -> bool:
+        """Because an expert sends them."""
+        return any(method.class_means for method in self.parts.values())
+
+    @property
     def moment(self) -> Moment:
         """After aggregation, if one expert needs it."""
         late = any(method.moment == "after aggregation" for method in self.parts.values())

@@ -71,6 +71,7 @@ class About(NamedTuple):
     private: tuple[str, ...] = ()  # fields of the client state that no uplink may contain
     needs_classes: bool = False  # it is not defined for a numeric target
     uses_validation: bool = False  # it uses the client's validation examples, for calibration or mixing weights
+    class_means: bool = False  # its uplink has means over the rows of each class, which give away a class of few rows
     most_coefficients: int | None = None  # it is a linear model, and has at most so many: outputs · (inputs + 1)
 
 
@@ -128,6 +129,11 @@ class Method(ABC, Generic[S, C, D, U, P]):
     def uses_validation(self) -> bool:
         """Whether the client's validation examples are in `data.validation`; an option may change it."""
         return self.about.uses_validation
+
+    @property
+    def class_means(self) -> bool:
+        """Whether the uplink has means over the rows of each class; a mixture's has those of its experts."""
+        return self.about.class_means
 
     @property
     def trajectory(self) -> str:

@@ -43,6 +43,11 @@ class Wrapper(AnyMethod):
         """As the inner method."""
         return self.inner.uses_validation
 
+    @property
+    def class_means(self) -> bool:
+        """As the inner method."""
+        return self.inner.class_means
+
     def init_server(self, key: Key, clients: int = 1) -> Any:
         """The inner method's."""
         return self.inner.init_server(key, clients)

@@ -30,7 +30,7 @@ from fedprior.flower.serve import Plan, serve
 SITES = ("aachen", "bonn", "cologne")
 
 
-def table(site: str, *, number: bool = False, gaps: bool = False) -> pd.DataFrame:
+def table(site: str, *, number: bool = False, gaps: bool = False, rare: bool = False) -> pd.DataFrame:
     rng = np.random.default_rng(SITES.index(site))
     n = 30 + 7 * SITES.index(site)
     age, stage = rng.normal(60, 10, n).round(1), rng.choice(["I", "II", "III"], n)
@@ -39,6 +39,8 @@ def table(site: str, *, number: bool = False, gaps: bool = False) -> pd.DataFram
     frame["outcome"] = (50 + 10 * risk).round(3) if number else np.where(risk > 0, "ill", "well")
     if gaps:
         frame.loc[::9, "age"] = np.nan
+    if rare and site == "bonn":
+        frame.loc[4:, "age"] = np.nan
     return frame
 
 
@@ -80,6 +82,7 @@ def simulated(given: Plan, paths: Mapping[str, Path]) -> Result:
         ({}, {}),
         ({}, {"scaling": "shared"}),
         ({"gaps": True}, {"scaling": "shared", "missing": "median"}),
+        ({"rare": True}, {"scaling": "shared", "missing": "median"}),
         ({"gaps": True}, {"missing": "median", "validation": 0.2}),
         ({"number": True}, {"scaling": "shared"}),
     ],
@@ -160,6 +163,21 @@ def test_nothing_but_what_was_asked_for_leaves_a_site(tmp_path: Path) -> None:
     assert [entry["kind"] for entry in audit] == ["check", "round", "round", "round", "finish"]
     counted = sum(field["bytes"] for entry in audit for field in entry["fields"])
     assert counted == sum(int(v.nbytes) for kind, reply in seen[4::3] for v in reply.arrays.values())
+
+
+def test_of_an_input_with_few_known_values_no_sum_leaves(tmp_path: Path) -> None:
+    """The mean of one value is the value. Where no site may say anything, there is nothing to scale by."""
+    paths = tables(tmp_path, rare=True)
+    given = plan(paths, data={"scaling": "shared", "missing": "median"})
+    asked = {"kind": "check", "experiment": "trial", "config": dict(given.config), "schema": given.schema.document()}
+    reply = Node("bonn", paths["bonn"], tmp_path / "state").answer(asked, {})
+    age = list(given.schema.inputs).index("age")
+    assert [float(values[age]) for values in reply.arrays.values()] == [0.0, 0.0, 0.0, 0.0]
+    assert all(values[age + 1] > 0 for name, values in reply.arrays.items() if name == "n")
+    for path in paths.values():
+        pd.read_csv(path).head(6).to_csv(path, index=False)
+    with pytest.raises(FedpriorError, match="has 5 training"):
+        serve(nodes(paths, tmp_path / "fewer"), given, tmp_path / "run")
 
 
 def test_a_table_that_does_not_fit_is_told_by_columns_and_never_by_values(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from fedprior.cli.main import app
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
-from fedprior.flower.audit import FEW, MEANING, audited, meaning
+from fedprior.flower.audit import MEANING, audited, meaning
 from fedprior.flower.place import Place, check_names, default_listen
 from fedprior.flower.serve import serve
+from fedprior.flower.small_counts import FEW
 from fedprior.flower.status import read_status, reported
 from fedprior.protocol import METHODS, types_of
 from flower.test_agreement import nodes, plan, tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from fedprior.flower.place import Place
 from fedprior.flower.processes import free_port
 from fedprior.flower.settings import SiteSettings
 from flower.test_agreement import SITES, schema, tables
+from flower.test_small_counts import few_ill
 
 VERSIONS = {"torch": "2.13.0", "flwr": "1.41.0"}
 
@@ -125,13 +127,14 @@ def test_keys_ports_and_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
     (place.server / "keys" / "bonn.pub").unlink()
     (place.server / "server.key").chmod(0o644)
     (place.site("bonn") / "site.key").unlink()
-    monkeypatch.setattr(doctor, "DISK", 1 << 60)
+    monkeypatch.setattr(doctor, "server_bytes", lambda *plan: 1 << 60)
     with socket.create_server(("127.0.0.1", place.port)):
         found = at_server(place)
     assert "no public key of bonn" in found["keys"].told
     assert "chmod 600" in found["private"].told
     assert "in use by another program" in found["port"].told
     assert not found["disk"].fine
+    assert "the planned experiment needs about 1152921504.6 GB" in found["disk"].told
     assert "is missing" in at_site(place)["private"].told
     assert "does not answer over TLS" in at_site(place)["server"].told
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -144,3 +147,34 @@ def test_a_table_is_compared_with_the_schema(place: Place) -> None:
     told = at_site(place, table)["table"]
     assert not told.fine
     assert "there is no column 'smoker'" in told.told
+
+
+def test_disk_is_that_of_the_plan(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the method, the model and the rounds in the folder: without a plan that can be read nothing is known."""
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(400_000_000))
+    assert at_site(place)["disk"].fine
+    assert "0.4 GB free" in at_site(place)["disk"].told
+    own = SiteSettings.read(place.site("bonn"))
+    large = {**own.run, "model": {"name": "mlp", "hidden": [2000, 2000]}, "rounds": 50, "eval_every": 1}
+    own._replace(run=large).write(place.site("bonn"))
+    assert not at_site(place)["disk"].fine
+    assert "needs about 1.4 GB" in at_site(place)["disk"].told
+    own._replace(run={**own.run, "method": {"name": "nonsense"}}).write(place.site("bonn"))
+    assert "is not known" in at_site(place)["disk"].told
+
+
+def test_a_class_of_few_rows_is_told_at_the_site(place: Place) -> None:
+    """As a note, unless the site asks to decline; and not for a method that sends no means of classes."""
+    table = place.folder.parent / "bonn.csv"
+    few_ill(table)
+    assert "small" not in at_site(place, table)
+    own = SiteSettings.read(place.site("bonn"))
+    own._replace(run={**own.run, "method": {"name": "pfedfda"}}).write(place.site("bonn"))
+    found = at_site(place, table)["small"]
+    assert (found.fine, found.mind) == (True, True)
+    assert "your smallest class has 3 training rows" in found.told
+    refused = {c.what: c for c in examine(place.site("bonn"), table, place.folder, free_port(), min_class_rows=4)}
+    assert not refused["small classes"].fine
+    enough = {c.what for c in examine(place.site("bonn"), table, place.folder, free_port(), min_class_rows=3)}
+    assert "small classes" not in enough

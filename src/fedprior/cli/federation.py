@@ -21,6 +21,14 @@ app = typer.Typer(
 Server = Annotated[Path, typer.Argument(help="the server's folder, made by `federation init`")]
 Table = Annotated[Path, typer.Option("--table", help="the site's table, a CSV file")]
 Port = Annotated[int, typer.Option("--port", help="a free port on the site's machine, for Flower's own use")]
+MinClassRows = Annotated[
+    int,
+    typer.Option(
+        "--min-class-rows",
+        min=0,
+        help="decline a method that sends the mean of a class with fewer training rows; 0: warn below 5",
+    ),
+]
 State = Annotated[Path, typer.Option("--state", help="where the site keeps its states and its model")]
 
 
@@ -180,6 +188,7 @@ def site(
     table: Table,
     state: State = Path("state"),
     port: Port = 9094,
+    min_class_rows: MinClassRows = 0,
 ) -> None:
     """Start this site's node, and keep it running until Ctrl-C.
 
@@ -194,7 +203,7 @@ def site(
     own = SiteSettings.read(folder)
     if marked([mark(folder)]):
         raise FedpriorError(f"the node of '{own.site}' already runs on this machine.")
-    command = supernode(folder, own.address, own.site, table, state, port)
+    command = supernode(folder, own.address, own.site, table, state, port, min_class_rows)
     with interruptible(lambda: "the node has ended; the same command starts it again"):
         keep_running(
             command, environment(state.absolute() / ".flwr"), lambda line: say(screen(100), line), mark=mark(folder)
@@ -207,6 +216,7 @@ def doctor(
     table: Annotated[Path | None, typer.Option("--table", help="at a site: its table")] = None,
     state: State = Path("state"),
     port: Port = 9094,
+    min_class_rows: MinClassRows = 0,
     as_json: Json = False,
 ) -> None:
     """Check versions, certificates, clocks, ports, disk and the table, at either end.
@@ -216,12 +226,13 @@ def doctor(
     with loading("PyTorch", quiet=as_json):
         from fedprior.flower.doctor import examine
 
-        found = examine(folder, table, state, port)
+        found = examine(folder, table, state, port, min_class_rows)
     if as_json:
         print(json.dumps([entry._asdict() for entry in found], indent=2))
     else:
         for entry in found:
-            say(screen(100), f"{'ok  ' if entry.fine else 'FAIL'}  {entry.what}: {entry.told}")
+            mark = "FAIL" if not entry.fine else "NOTE" if entry.mind else "ok  "
+            say(screen(100), f"{mark}  {entry.what}: {entry.told}")
     if not all(entry.fine for entry in found):
         raise FedpriorError(
             f"{sum(not entry.fine for entry in found)} of {len(found)} checks failed: correct them first."

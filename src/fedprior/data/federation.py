@@ -20,7 +20,7 @@ from fedprior.data.preparation import Preparation
 from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.splits import SPLITS, Cut, Examples, Given, Shares, Units, cut, pairs
-from fedprior.data.sums import LEAST, Sums
+from fedprior.data.sums import Sums
 from fedprior.data.target import Classes, Number, Target
 from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.rng import Key
@@ -236,7 +236,7 @@ def from_arrays(
     elif scaling == "shared" and (standardise or impute):
         cuts = list(cuts)
         sums = {own.client: Sums.of(own.train[0]).guarded() for own in cuts}
-        common = Scaler.from_sums(_total(sums), **how)
+        common = Scaler.from_sums(Sums.of_all(sums), **how)
         fit, size = (lambda _: common), next(iter(sums.values())).nbytes
     parts, encoders, tested = _encoded(cuts, fit, schema)
     every = [y for part in parts.values() for _, y in part if len(y)]
@@ -255,16 +255,6 @@ def from_arrays(
         tested=tested,
         setup_bytes=size,
     )
-
-
-def _total(sums: Mapping[str, Sums]) -> Sums:
-    """Everyone's sums together."""
-    total = Sums.of_all(sums)
-    if total.n.size and not total.n.any():
-        raise FedpriorError(
-            f"no client has {LEAST} training examples, and the sums of fewer would give them away: use scaling=own."
-        )
-    return total
 
 
 def _encoded(

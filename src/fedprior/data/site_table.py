@@ -21,7 +21,7 @@ from fedprior.data.schema import Schema
 from fedprior.data.splits import Shares, cut
 from fedprior.data.sums import Sums
 from fedprior.data.table import Scaling
-from fedprior.data.target import Target
+from fedprior.data.target import Classes, Target
 from fedprior.options import STRICT, check_names, check_truths, check_values, plain_errors
 from fedprior.rng import Key
 
@@ -102,8 +102,8 @@ class SiteTable:
         return found.train
 
     def sums(self) -> Sums:
-        """What shared scaling needs of the training rows."""
-        return Sums.of(self._training[0])
+        """What shared scaling needs of the training rows, without inputs of which few values are known."""
+        return Sums.of(self._training[0]).guarded()
 
     def label_sum(self) -> tuple[int, float]:
         """n and Σy of the training rows."""
@@ -113,6 +113,12 @@ class SiteTable:
     def label_square(self, mean: float) -> float:
         """Σ(y - mean)² of the training rows."""
         return float(np.square(self._training[1] - mean).sum())
+
+    def smallest_class(self) -> int | None:
+        """Training rows of the rarest class that occurs; None for a numeric target."""
+        if not isinstance(self.schema.target, Classes):
+            return None
+        return int(np.unique(self._training[1], return_counts=True)[1].min())
 
     def federation(self, scaler: Scaler | None = None, target: Target | None = None) -> Federation:
         """A federation of this site alone, scaled as agreed, or by its own rows."""

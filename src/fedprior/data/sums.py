@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprior.errors import FedpriorError
+
 Float = NDArray[np.float64]
 
 
@@ -42,10 +44,14 @@ class Sums(NamedTuple):
     @classmethod
     def of_all(cls, sites: Mapping[str, Sums]) -> Sums:
         """Those of all sites' rows together; added in the order of names, whatever the order of arrival."""
-        first, *others = (sites[name] for name in sorted(sites))
+        total, *others = (sites[name] for name in sorted(sites))
         for other in others:
-            first = first + other
-        return first
+            total = total + other
+        if total.n.size and not total.n.any():
+            raise FedpriorError(
+                f"no client has {LEAST} training examples, and the sums of fewer would give them away: use scaling=own."
+            )
+        return total
 
     def guarded(self, least: int = LEAST) -> Sums:
         """Without inputs of which too few values are known to be hidden in their sums; nor how many are missing."""

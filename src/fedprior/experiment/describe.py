@@ -22,8 +22,7 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
     """What was run: enough to interpret the numbers and to rebuild the method."""
     participation = settings.participation
     newcomers = participation.newcomer_ids(Key.from_seed(settings.seed), federation.clients)
-    rate = participation.rate if participation.rule == "bernoulli" else 1.0  # the only rule that hides who takes part
-    private = spent(method, settings.rounds, rate)
+    private = spent(method, settings.rounds)
     return {
         **({} if private is None else {"privacy": private}),
         "version": __version__,

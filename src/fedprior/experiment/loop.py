@@ -200,7 +200,7 @@ class Run:
             "bytes_up": up * len(drawn.reporters),
             "bytes_down": down * len(drawn.trainers),
             "logs": {name: _mean(values) for name, values in done.logs.items()},
-            "server": {path: leaf.item() for path, leaf in tree.items(engine.server) if leaf.dim() == 0},
+            "server": {k: v.item() for k, v in tree.items(method.shareable(engine.server)) if v.dim() == 0},
             "seconds": time.perf_counter() - began,
             **({"converged": True} if self.converged else {}),
         }

@@ -54,11 +54,6 @@ def meaning(field: str, method: str) -> str:
     return MEANING.get(f"{method}/{field}") or MEANING.get(field, "a field of the method's uplink")
 
 
-CLASS_MEANS = {"means", "scaled", "mean", "counts"}
-FEW = 5
-"""Rows of a class below which its mean is close to a patient's own features."""
-
-
 def audited(state: Path) -> list[dict[str, Any]]:
     """One entry per experiment and site: every message, and each field with its meaning, messages and bytes."""
     found = [audited_site(path.parent) for path in sorted(state.glob(f"*/*/{SENT}"))]
@@ -76,9 +71,9 @@ def audited_site(folder: Path) -> dict[str, Any]:
         for name, size in message["fields"].items():
             fields[name]["messages"] += 1
             fields[name]["bytes"] += size
-    method = _method(folder)
+    agreed = _agreed(folder)
     for name, field in fields.items():
-        field["meaning"] = meaning(name, method)
+        field["meaning"] = meaning(name, agreed["method"])
     return {
         "experiment": folder.parent.name,
         "site": folder.name,
@@ -88,7 +83,7 @@ def audited_site(folder: Path) -> dict[str, Any]:
         "logs": sorted({name for message in messages for name in message["logs"]}),
         "metrics": any(message["metrics"] for message in messages),
         "messages": messages,
-        "warnings": _warnings(folder, fields),
+        "warnings": [agreed["warning"]] if agreed["warning"] else [],
     }
 
 
@@ -109,29 +104,13 @@ def _message(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _method(folder: Path) -> str:
-    """The experiment's method, without its wrappers."""
+def _agreed(folder: Path) -> dict[str, Any]:
+    """What the site wrote down when it agreed: the experiment's method without its wrappers, and a warning."""
     try:
-        found = json.loads((folder / AGREEMENT).read_text(encoding="utf-8"))["config"]["method"]["name"]
+        found = json.loads((folder / AGREEMENT).read_text(encoding="utf-8"))
+        return {"method": str(found["config"]["method"]["name"]).split("+")[0], "warning": found.get("warning")}
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return str(found).split("+")[0]
-
-
-def _warnings(folder: Path, fields: Mapping[str, Any]) -> list[str]:
-    """Of class means that few rows are in; the counts themselves stay here."""
-    if not CLASS_MEANS & fields.keys() or ("phi" not in fields and "counts" not in fields):
-        return []
-    try:
-        smallest = json.loads((folder / AGREEMENT).read_text(encoding="utf-8")).get("smallest_class")
-    except (OSError, ValueError):
-        return []
-    if smallest is None or smallest >= FEW:
-        return []
-    return [
-        f"this method sends the mean features of every class, and your smallest class has {smallest} training rows: "
-        f"a mean of fewer than {FEW} is close to single patients. Ask for another method, or merge classes."
-    ]
+        return {"method": "", "warning": None}
 
 
 def lines(found: list[dict[str, Any]], *, each: bool = False) -> list[str]:

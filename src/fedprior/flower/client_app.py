@@ -19,7 +19,8 @@ def answer(message: Message, context: Context) -> Message:
     from fedprior.flower.orders import Reply
 
     own = context.node_config
-    node = Node(str(own["site"]), Path(str(own["table"])), Path(str(own["state"])))
+    places = Path(str(own["table"])), Path(str(own["state"]))
+    node = Node(str(own["site"]), *places, int(own.get("min-class-rows", 0)))
     try:
         document, arrays = messages.unpack(message.content)
         reply = node.answer(document, arrays)

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedprior import __version__
-from fedprior.data.reading import read_file
 from fedprior.data.schema import Schema
+from fedprior.data.site_table import Reading, SiteTable
 from fedprior.errors import FedpriorError
+from fedprior.flower.agreement import configured
 from fedprior.flower.certificates import validity
 from fedprior.flower.link import runs
 from fedprior.flower.place import FILE, SCHEMA, Place
 from fedprior.flower.processes import PORT, mark, marked, reachable
 from fedprior.flower.settings import FILE as SITE
 from fedprior.flower.settings import SiteSettings
+from fedprior.flower.small_counts import FEW, small_classes
+from fedprior.flower.space import server_bytes, site_bytes
 
-DISK = 1 << 30
-"""Bytes that should be free for states."""
 CLOCK = 5.0
 """Seconds that a site's clock may be ahead of the server's: Flower refuses more."""
 SOON = timedelta(days=30)
@@ -41,14 +42,15 @@ class Check(NamedTuple):
     what: str
     fine: bool
     told: str
+    mind: bool = False  # fine, and yet somebody should read it
 
 
-def examine(folder: Path, table: Path | None, state: Path, port: int = PORT) -> list[Check]:
+def examine(folder: Path, table: Path | None, state: Path, port: int = PORT, min_class_rows: int = 0) -> list[Check]:
     """All checks of a server's or a site's folder; `port` is the one that a site's node uses on its own machine."""
     if (folder / FILE).is_file():
         return _server(Place.read(folder))
     if (folder / SITE).is_file():
-        return _site(folder, table, state, port)
+        return _site(folder, table, state, port, min_class_rows)
     raise FedpriorError(f"'{folder}' is neither a server's folder ({FILE}) nor a site's ({SITE}).")
 
 
@@ -65,21 +67,21 @@ def _server(place: Place) -> list[Check]:
         _attempt("schema", lambda: f"{len(place.plan.schema.inputs)} inputs, hash {place.plan.schema.hash[:12]}"),
         _port(place.local, runs(place), "our server", "stop it, or change listen in federation.toml"),
         _exposed(place),
-        _disk(place.folder),
+        _disk(place.folder, lambda: server_bytes(place.sections, place.plan.schema, len(place.sites))),
     ]
 
 
-def _site(folder: Path, table: Path | None, state: Path, port: int) -> list[Check]:
+def _site(folder: Path, table: Path | None, state: Path, port: int, min_class_rows: int) -> list[Check]:
     own = SiteSettings.read(folder)
     found = [
         _versions(own.version),
         _certificate(folder / "ca.crt", None),
         _private(folder / "site.key"),
         _port(("127.0.0.1", port), bool(marked([mark(folder)])), "this site's node", "choose another with --port"),
-        _disk(state),
+        _disk(state, lambda: site_bytes(own.run, Schema.read(folder / SCHEMA), own.sites)),
     ]
     if table is not None:
-        found.append(_table(folder / SCHEMA, table))
+        found += _table(own, folder / SCHEMA, table, min_class_rows)
     return [*found, *_connection(own.host, own.port, folder / "ca.crt")]
 
 
@@ -138,23 +140,35 @@ def _exposed(place: Place) -> Check:
     if ipaddress.ip_address(host).is_loopback:
         return Check("control interface", True, "only programs on this machine reach it")
     told = f"whoever reaches {place.listen} with ca.crt can run code at every site: let only a proxy reach it"
-    return Check("control interface", True, told)
+    return Check("control interface", True, told, mind=True)
 
 
-def _disk(folder: Path) -> Check:
+def _disk(folder: Path, needs: Callable[[], int]) -> Check:
+    """Whether there is room for what the planned method, model and rounds will write."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
         return Check("disk", False, f"'{there}' cannot be written to")
-    return Check("disk", free > DISK, f"{free / 1e9:.1f} GB free at '{there}'")
-
-
-def _table(schema: Path, table: Path) -> Check:
     try:
-        problems = Schema.read(schema).problems(read_file(table))
+        needed = needs()
     except FedpriorError as error:
-        return Check("table", False, str(error))
-    return Check("table", not problems, "; ".join(problems) or "it fits the schema")
+        return Check("disk", False, f"what the experiment needs is not known: {error}")
+    free = shutil.disk_usage(there).free
+    told = f"{free / 1e9:.1f} GB free at '{there}', and the planned experiment needs about {needed / 1e9:.1f} GB"
+    return Check("disk", free > needed, told)
+
+
+def _table(own: SiteSettings, schema: Path, table: Path, min_class_rows: int) -> list[Check]:
+    """Whether the table fits, and whether the planned method would give away a class of few rows."""
+    try:
+        config = configured(own.run)
+        found = SiteTable.read(own.site, table, Schema.read(schema), Reading.of(config.data), config.seed)
+        if problems := found.problems:
+            return [Check("table", False, "; ".join(problems))]
+        fits = Check("table", True, f"it fits the schema: {', '.join(f'{n} {s}' for s, n in found.sizes().items())}")
+        warning = small_classes(config.build_method(), found, min_class_rows or FEW)
+    except FedpriorError as error:
+        return [Check("table", False, str(error))]
+    return [fits] if warning is None else [fits, Check("small classes", not min_class_rows, warning, mind=True)]
 
 
 def _connection(host: str, port: int, authority: Path) -> list[Check]:

@@ -88,7 +88,7 @@ def _site(place: Place, site: str) -> None:
     folder.mkdir(parents=True)
     shutil.copy(place.server / "ca.crt", folder / "ca.crt")
     write_bytes(place.server / "keys" / f"{site}.pub", make_site_key(folder))
-    SiteSettings(site, place.host, place.port).write(folder)
+    SiteSettings(site, place.host, place.port, len(place.sites), place.sections).write(folder)
     shutil.copy(place.folder / SCHEMA, folder / SCHEMA)
     write_text(folder / "README.md", instructions(place, site))
 

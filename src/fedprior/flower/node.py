@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import json
+import sys
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedprior import __version__
 from fedprior.data.schema import Schema
 from fedprior.data.site_table import Reading, SiteTable
-from fedprior.data.target import Classes, Number
-from fedprior.engine.stack import Context
+from fedprior.data.target import Number
 from fedprior.errors import FedpriorError
 from fedprior.flower.agreement import Agreement, configured
 from fedprior.flower.codec import RejectedError
 from fedprior.flower.finish import finish
 from fedprior.flower.orders import Reply, RoundOrder, parsed
-from fedprior.flower.refusal import RefusedError
+from fedprior.flower.refusal import RefusedError, reason
 from fedprior.flower.site import Site
+from fedprior.flower.small_counts import FEW, small_classes
 from fedprior.flower.store import ERRORS, SENT, Store
+from fedprior.protocol import AnyMethod
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class Node(NamedTuple):
-    """A site's own settings: its name, its table and where it keeps its states."""
+    """A site's own settings: its name, its table, where it keeps its states, and what it does not take part in."""
 
     site: str
     table: Path
     state: Path
+    min_class_rows: int = 0  # decline a method that sends means of a class with fewer training rows
 
     def answer(self, document: Mapping[str, Any], arrays: Arrays) -> Reply:
         """Do as ordered; whatever goes wrong becomes a code, and its details stay here."""
@@ -44,6 +46,7 @@ class Node(NamedTuple):
         except Exception as error:
             reply = Reply({"refused": _code(error)})
             store.note(ERRORS, f"{_now()} {traceback.format_exc()}")
+            _say(f"refused: {error if isinstance(error, FedpriorError) else reason(_code(error))}")
         store.note(SENT, json.dumps(_sent(document, reply)))
         return reply
 
@@ -62,7 +65,10 @@ class Node(NamedTuple):
         told: dict[str, Any] = {"version": __version__, "problems": []}
         table = self._table(document)
         if found := table.problems:
+            _say("the table does not fit the schema: " + "; ".join(found))
             return Reply({**told, "problems": found})
+        if warning := self._warning(configured(document["config"]).build_method(), table):
+            _say(f"warning: {warning}")
         told |= {"sizes": table.sizes()}
         if isinstance(table.schema.target, Number):
             told["labels"] = list(table.label_sum())
@@ -77,10 +83,17 @@ class Node(NamedTuple):
         agreement = Agreement.from_document(document["agreement"])
         if self.site not in agreement.sites:
             raise RefusedError("another", "this site is not one of the experiment.")
-        context = agreement.context(agreement.table(self.site, self.table))
-        own = {"hash": agreement.hash, "data": context.federation.fingerprint(), "smallest_class": _smallest(context)}
-        store.agree({**own, **agreement.document()})
+        table = agreement.table(self.site, self.table)
+        context = agreement.context(table)
+        own = {"hash": agreement.hash, "data": context.federation.fingerprint()}
+        store.agree({**own, "warning": self._warning(context.method, table), **agreement.document()})
         return Site(context, len(agreement.sites), store), agreement
+
+    def _warning(self, method: AnyMethod, table: SiteTable) -> str | None:
+        """What the people here should know of this method and this table, or a refusal in their name."""
+        if self.min_class_rows and (warning := small_classes(method, table, self.min_class_rows)):
+            raise RefusedError("declined", warning)
+        return small_classes(method, table, FEW)
 
     def _round(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:
         given = {k: v for k, v in document.items() if k not in ("experiment", "agreement")}
@@ -94,12 +107,9 @@ class Node(NamedTuple):
         return Reply({"finished": True})
 
 
-def _smallest(context: Context) -> int | None:
-    """Training rows of the rarest class that occurs, for the site's own audit."""
-    if not isinstance(context.federation.target, Classes):
-        return None
-    (labels,) = context.federation.labels()
-    return int(np.unique(labels, return_counts=True)[1].min())
+def _say(line: str) -> None:
+    """To the people at the site: the node's terminal or its log."""
+    print(f"fedprior: {line}", file=sys.stderr, flush=True)
 
 
 def _code(error: Exception) -> str:

@@ -61,9 +61,12 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
 
 
-def supernode(folder: Path, address: str, site: str, table: Path, state: Path, port: int) -> list[str]:
+def supernode(
+    folder: Path, address: str, site: str, table: Path, state: Path, port: int, min_class_rows: int = 0
+) -> list[str]:
     """A site's command."""
-    own = {"site": site, "table": str(table.absolute()), "state": str(state.absolute())}
+    own: dict[str, str | int] = {"site": site, "table": str(table.absolute()), "state": str(state.absolute())}
+    own["min-class-rows"] = min_class_rows
     return [
         program("flower-supernode"),
         *("--root-certificates", str(folder / "ca.crt")),

@@ -11,6 +11,7 @@ CODES = {
     "another": "it knows another experiment by this name: choose a new name",
     "state": "its state for this round is missing or damaged",
     "disk": "it cannot write to its disk",
+    "declined": "it declines to take part with this method: ask the site, or choose another method",
     "not finite": "its update is not finite",
     "internal": "it failed; its own log says why",
 }

@@ -1,10 +1,11 @@
-"""What a site's folder says: its name, and where the server is."""
+"""What a site's folder says: its name, where the server is, and what is planned."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import tomli_w
 
@@ -21,6 +22,8 @@ class SiteSettings(NamedTuple):
     site: str
     host: str
     port: int
+    sites: int  # how many there are
+    run: Mapping[str, Any]  # method, model and rounds as planned; what is agreed on later counts
     version: str = __version__  # of fedprior, when the federation was set up
 
     @property
@@ -30,16 +33,15 @@ class SiteSettings(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Write it down."""
-        write_text(folder / FILE, tomli_w.dumps(self._asdict()))
+        write_text(folder / FILE, tomli_w.dumps({**self._asdict(), "run": dict(self.run)}))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read what `write` wrote."""
         try:
             found = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
-            return cls(
-                str(found["site"]), str(found["host"]), int(found["port"]), str(found.get("version", __version__))
-            )
+            where = str(found["site"]), str(found["host"]), int(found["port"])
+            return cls(*where, int(found["sites"]), dict(found["run"]), str(found.get("version", __version__)))
         except FileNotFoundError:
             raise FedpriorError(f"'{folder}' is not a site's folder: it has no {FILE}.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -78,6 +78,7 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
         personal="a head combined from similar clients'",
         moment="after local training",
         needs_classes=True,
+        class_means=True,
     )
     hints = Hints(personal_downlink=True, head_phase=True)
 

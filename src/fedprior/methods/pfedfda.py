@@ -82,6 +82,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
         moment="after aggregation",
         private=("beta",),
         needs_classes=True,
+        class_means=True,
     )
     hints = Hints(head_phase=True)
 
