@@ -173,28 +173,55 @@ def test_papers_as_json(call: Call) -> None:
     ]
 
 
+def save(name: str, columns: list[str], rows: list[str], seeds: int, **more: Any) -> None:
+    """Results beside a table, as far as the list reads them."""
+    RESULTS.mkdir(exist_ok=True)
+    document = {"columns": columns, "rows": rows, "seeds": seeds, "missing": [], **more}
+    (RESULTS / f"{name}.json").write_text(json.dumps(document))
+
+
+def told(call: Call) -> list[dict[str, str]]:
+    """What was run of the tables, by scale."""
+    return [entry["ran"] for entry in json.loads(call.good("papers", "--json").out)]
+
+
 def test_papers_tell_what_has_been_run(call: Call) -> None:
-    RESULTS.mkdir()
-    (RESULTS / "table0-quick.json").write_text("{}")
-    (RESULTS / "table1-quick.json").write_text("{}")
-    assert lines(call.good("papers"))[NAME][1] == "quick, all of it"
-    (RESULTS / "table0.json").write_text("{}")
-    (RESULTS / "table1.json").write_text("{}")
+    save("table0-quick", ["all"], ["A", "B"], 1)
+    save("table1-quick", ["all"], ["A"], 1)
+    assert lines(call.good("papers"))[NAME][1] == "quick, all of it, 1 seed"
+    save("table0", ["all", "first"], ["A", "B"], 2)
+    save("table1", ["all"], ["A"], 1)
     rows = lines(call.good("papers"))
-    assert rows[NAME][1] == "all of it"
-    assert rows["small/table1"][1:3] == ["all of it", "mnist, mnist_m, usps"], "whatever data are stored"
+    assert rows[NAME][1] == "all of it, 2 seeds"
+    assert rows["small/table1"][1:3] == ["all of it, 1 seed", "mnist, mnist_m, usps"], "whatever data are stored"
     found = json.loads(call.good("papers", "--json").out)
     assert [(entry["state"], entry["results"]) for entry in found] == [("run", ["paper", "quick"])] * 2
 
 
+def test_a_row_that_was_added_later_has_not_been_run(call: Call) -> None:
+    """The results say that they were all of the table, and were; what counts is the table as it is now."""
+    save(
+        "table0",
+        ["all", "first"],
+        ["A", "gone"],
+        2,
+        about={"part": ""},
+        missing=[["A", "first", 1], ["gone", "all", 1]],
+    )
+    assert told(call)[0] == {"paper": "1 of 2 rows, 3 of these 4 runs, 2 seeds"}
+
+
+def test_results_that_cannot_be_read_are_no_results(call: Call) -> None:
+    RESULTS.mkdir()
+    (RESULTS / "table0.json").write_text("{")
+    assert told(call)[0] == {"paper": "0 of 2 columns, 0 of 2 rows, 0 of 2 seeds"}
+
+
 def test_papers_tell_the_scale_and_the_seeds_of_both_results(call: Call) -> None:
     """Each scale has its own line: what a quick run changes stands before how much of it was run."""
-    RESULTS.mkdir()
-    part = {"part": "1 of 2 columns"}
-    (RESULTS / "table0.json").write_text(json.dumps({"seeds": 2, "about": part}))
-    (RESULTS / "table0-quick.json").write_text(json.dumps({"seeds": 1, "quick": {"rounds": 4, "eval_every": 2}}))
-    ran = json.loads(call.good("papers", "--json").out)[0]["ran"]
-    assert ran == {"paper": "1 of 2 columns, 2 seeds", "quick": "rounds=4: all of it, 1 seed"}
+    save("table0", ["all"], ["A", "B"], 2)
+    save("table0-quick", ["all"], ["A", "B"], 1, quick={"rounds": 4, "eval_every": 2})
+    assert told(call)[0] == {"paper": "1 of 2 columns, 2 seeds", "quick": "rounds=4: all of it, 1 seed"}
     shown = call.good("papers").out
     assert all(words in shown for words in ("1 of 2 columns", "2 seeds", "quick, rounds=4"))
 

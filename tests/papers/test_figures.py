@@ -14,7 +14,8 @@ from fedprior.experiment.journal import Journal, Observer
 from fedprior.papers import Outcome, Table, reproduce, saved
 from fedprior.papers.definition import read
 from fedprior.report import papers as report
-from fedprior.report.charts import spec
+from fedprior.report.charts import palette, spec
+from fedprior.report.papers import words
 from fedprior.report.papers.drawings import figures
 
 TEXT = """
@@ -154,6 +155,29 @@ def test_every_kind_is_drawn_written_and_read_back(kind: str, tmp_path: Path) ->
     again = saved.read(stem.with_suffix(".json"))
     assert again.drawn == json.loads(json.dumps(outcome.drawn))
     assert again.figure == outcome.figure
+
+
+def test_ten_clients_have_ten_colours() -> None:
+    """FedMAP's Figure 1 has ten clients in a panel."""
+    assert len(set(palette([f"client-{k}" for k in range(10)]).values())) == 10
+
+
+@pytest.mark.parametrize(
+    ("figure", "drawn"),
+    [
+        ('draw = "partition"', "examples by label"),
+        ('draw = "clients"\nshow = ["accuracy", "log_omega"]', "accuracy in %, log_omega"),
+        ('draw = "settings"', "accuracy in %, best round on test, as the paper reports it"),
+    ],
+)
+def test_a_figure_says_what_it_shows(figure: str, drawn: str, tmp_path: Path) -> None:
+    """Above it in full; beside the axis without how it was averaged, which is longer than the axis."""
+    table = make(tmp_path, figure).model_copy(update={"at": "best"})
+    outcome = run(table, tmp_path, rows=["A"])
+    assert words.what(outcome) == drawn
+    if "settings" in figure:
+        (found,) = figures(outcome)
+        assert '"title": "accuracy in %"' in json.dumps(spec(found.chart))
 
 
 def test_parts_of_a_figure_are_merged(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,11 @@ def test_a_dot_for_every_count() -> None:
     scale = spec(chart)["encoding"]["size"]["scale"]
     assert scale["domain"] == [0, 8]
     assert scale["range"] == [0, pytest.approx(math.pi * (0.95 * 18 / 2) ** 2)]
+
+
+def test_large_numbers_are_written_out() -> None:
+    found = replace(portrait(THREE), numbers={"most_examples": 6514.0, "skew": 0.12345})
+    assert "most examples 6,514, skew 0.123" in texts(found)
 
 
 def test_names_stand_on_the_axis() -> None:

@@ -16,7 +16,7 @@ from fedprior.cli.screen import say, screen
 from fedprior.errors import FedpriorError
 
 if TYPE_CHECKING:
-    from fedprior.papers import Outcome, Table
+    from fedprior.papers import Outcome, Scale, Table
 
 Names = Annotated[str | None, typer.Option(help="only these, comma-separated")]
 
@@ -32,8 +32,10 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
     Example: fedprior papers
     """
     from fedprior.papers import listing
+    from fedprior.papers.extent import part_run, ran
 
     tables = listing()
+    scales: tuple[Scale, ...] = ("paper", "quick")
     if as_json:
         entries = [
             {
@@ -41,9 +43,9 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
                 "title": table.title,
                 "paper": table.paper,
                 "state": table.state,
-                "part": table.part,
-                "results": [s for s in ("paper", "quick") if table.has_results(s)],
-                "ran": {s: told for s in ("paper", "quick") if (told := table.ran(s))},
+                "part": part_run(table, "paper"),
+                "results": [s for s in scales if table.has_results(s)],
+                "ran": {s: told for s in scales if (told := ran(table, s))},
                 "missing": table.missing,
                 "seeds": table.seeds,
                 "minutes": table.minutes,
@@ -59,8 +61,8 @@ def papers(as_json: Annotated[bool, typer.Option("--json", help="print it as JSO
     for column in ("name", "title", "run", "data missing here", "time"):
         grid.add_column(column)
     for table in tables:
-        ran = [table.ran("paper"), f"quick, {told}" if (told := table.ran("quick")) else ""]
-        cells = (table.name, table.title, "\n".join(filter(None, ran)) or "–", ", ".join(table.missing) or "–")
+        done = [ran(table, "paper"), f"quick, {told}" if (told := ran(table, "quick")) else ""]
+        cells = (table.name, table.title, "\n".join(filter(None, done)) or "–", ", ".join(table.missing) or "–")
         grid.add_row(*map(escape, cells), duration(table.minutes) if table.minutes else "–")
     screen().print(grid)
     print("run one with `fedprior reproduce NAME`, or in minutes with `fedprior reproduce NAME --scale quick`")

@@ -117,34 +117,6 @@ class Table(BaseModel):
         return (stem.parent / f"{stem.name}.json").exists()
 
     @property
-    def part(self) -> str:
-        """How much of it was run at the paper's scale; empty for all or nothing."""
-        return str(self._saved("paper").get("about", {}).get("part", ""))
-
-    def ran(self, scale: Scale) -> str:
-        """How much of it was run at a scale, with how many seeds, whatever data are stored; empty for nothing.
-
-        At quick scale also what was changed of the paper's setting: `rounds=40: all of it, 1 seed`.
-        """
-        if not self.has_results(scale):
-            return ""
-        found = self._saved(scale)
-        part, seeds = str(found.get("about", {}).get("part", "")), found.get("seeds", 0)
-        count = [f"{seeds} seed{'s' if seeds != 1 else ''}"] if seeds and "seed" not in part else []
-        told = ", ".join([part or "all of it", *count])
-        changed = found.get("quick") or {}
-        reduced = ", ".join(f"{name}={value}" for name, value in changed.items() if name != "eval_every")
-        return f"{reduced}: {told}" if reduced else told
-
-    def _saved(self, scale: Scale) -> dict[str, Any]:
-        stem = self.results(scale)
-        try:
-            found = json.loads((stem.parent / f"{stem.name}.json").read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) and isinstance(found.get("about", {}), dict) else {}
-        except (OSError, ValueError):
-            return {}
-
-    @property
     def state(self) -> str:
         """`run` once it has results at the paper's scale, else whether it can be run."""
         if self.has_results("paper"):

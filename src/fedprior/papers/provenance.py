@@ -11,6 +11,7 @@ from typing import Any
 
 from fedprior import __version__
 from fedprior.papers.definition import Table
+from fedprior.papers.extent import extent
 from fedprior.papers.outcome import Outcome
 
 
@@ -45,14 +46,7 @@ def _command(table: Table, outcome: Outcome, columns: list[str], rows: list[str]
 
 def part(table: Table, outcome: Outcome) -> str:
     """How much of the table this is; empty for all of it."""
-    columns, rows = table.limited(outcome.scale, None, None)
-    full = {"columns": len(columns), "rows": len(rows), "seeds": table.count(outcome.scale)}
-    ours = {"columns": len(outcome.columns), "rows": len(outcome.rows), "seeds": outcome.seeds}
-    said = [f"{ours[what]} of {n} {what}" for what, n in full.items() if ours[what] < n]
-    runs = len(outcome.columns) * len(outcome.rows) * outcome.seeds
-    if missing := len(outcome.missing):
-        said.append(f"{runs - missing} of {'these' if said else 'the'} {runs} runs")
-    return ", ".join(said)
+    return extent(table, outcome.scale, outcome.columns, outcome.rows, outcome.seeds, len(outcome.missing))
 
 
 def _commit() -> str | None:

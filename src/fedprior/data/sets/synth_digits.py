@@ -11,8 +11,8 @@ RECORD = Record(
     title="SynthDigits: synthetic colour images of digits, 32 × 32",
     classes=10,
     shape=(3, 32, 32),
-    formats=("npz",),
-    accepts=NPZ,
+    formats=("npz", "matlab"),
+    accepts=f"its synth_train_32x32.mat and synth_test_32x32.mat, or {NPZ}",
     licence=NO_LICENCE,
     citation="Y. Ganin et al. Domain-Adversarial Training of Neural Networks. JMLR 17, 2016.",
 )

@@ -11,6 +11,7 @@ from fedprior.data.store.check import check
 from fedprior.data.store.formats.cifar import CifarBinary, CifarPython
 from fedprior.data.store.formats.idx import Idx
 from fedprior.data.store.formats.leaf import Leaf
+from fedprior.data.store.formats.matlab import Matlab
 from fedprior.data.store.formats.npz import Npz
 from fedprior.data.store.formats.pictures import Listed, Photos, Sheets
 from fedprior.data.store.formats.reader import Arrays, Reader
@@ -23,6 +24,7 @@ from fedprior.errors import FedpriorError
 FORMATS: dict[str, Callable[[Record], Reader]] = {
     "idx": Idx,
     "npz": Npz,
+    "matlab": Matlab,
     "cifar-python": CifarPython,
     "cifar-binary": CifarBinary,
     "sheets": Sheets,

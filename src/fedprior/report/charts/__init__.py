@@ -28,8 +28,8 @@ STEP = 18
 """Pixels of a row with a name beside it."""
 BLUE, RED, GREY = "#0072B2", "#D55E00", "#8c8c8c"
 GREEN, PURPLE = "#009E73", "#CC79A7"
-PALETTE = (BLUE, RED, GREEN, PURPLE, "#E69F00", "#56B4E9", "#7b6b00")
-"""Okabe's and Ito's without black and with a darker yellow, so that all are seen on white and on black."""
+PALETTE = (BLUE, RED, GREEN, PURPLE, "#E69F00", "#56B4E9", "#7b6b00", "#8f6bff", "#a0522d", "#5f8a8b")
+"""Okabe's and Ito's without black, with a darker yellow and three more: all are seen on white and on black."""
 LOCAL = "Local"
 
 CONFIG = {
@@ -47,8 +47,16 @@ CONFIG = {
         "titleColor": "#555",
         "titleFontSize": 11,
         "titleFontWeight": "normal",
+        "titlePadding": 10,
     },
-    "legend": {"columns": 4, "labelColor": "#555", "labelFontSize": 11, "labelLimit": 220, "orient": "bottom"},
+    "legend": {
+        "columnPadding": 24,  # a browser's font may be wider than the one that the drawing was laid out with
+        "columns": 4,
+        "labelColor": "#555",
+        "labelFontSize": 11,
+        "labelLimit": 220,
+        "orient": "bottom",
+    },
     "range": {"category": list(PALETTE)},
     "title": {"anchor": "start", "color": "#222", "fontSize": 13, "fontWeight": 600, "subtitleColor": "#777"},
 }

@@ -27,10 +27,14 @@ def picture(found: Portrait) -> Chart:
         skews(found, blank).properties(width=BESIDE),
         spacing=12,
     )
-    numbers = ", ".join(f"{name.replace('_', ' ')} {value:,.3g}" for name, value in found.numbers.items())
+    numbers = ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in found.numbers.items())
     shown = [line for line in (numbers, cut(found)) if line]
     whole: alt.VConcatChart = alt.vconcat(top, histogram(found), spacing=24)
     return whole.properties(title=alt.TitleParams(text=found.title, subtitle=shown, offset=14))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def cut(found: Portrait) -> str:

@@ -32,7 +32,8 @@ def by_group(rows: Sequence[Row], series: Mapping[str, str], title: str) -> Char
     base = alt.Chart(inline(rows)).encode(
         y=alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False, domain=False)), color=colours(series)
     )
-    x = alt.X("value:Q", title=title, scale=alt.Scale(zero=False, padding=8))
+    scale = alt.Scale(zero=False, nice=False, padding=8)
+    x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
     tip = ["client:N", alt.Tooltip("value:Q", format=".4~g")]
     layers = [
         base.mark_tick(thickness=1, opacity=0.6).encode(x=x, tooltip=tip),

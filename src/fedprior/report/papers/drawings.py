@@ -54,7 +54,7 @@ def _over_rounds(outcome: Outcome) -> Iterator[Figure]:
     for (column,), lines in _by(outcome.drawn, "column").items():
         means = {key: statistics.fmean(x["value"] for x in found) for key, found in _by(lines, "row", "round").items()}
         points = [_point(number, value, row) for (row, number), value in means.items()]
-        yield Figure(curves(points, palette(_distinct(lines, "row")), words.what(outcome)), column)
+        yield Figure(curves(points, palette(_distinct(lines, "row")), words.WHAT[outcome.metric]), column)
 
 
 def _each_over_rounds(outcome: Outcome) -> Iterator[Figure]:
@@ -63,7 +63,7 @@ def _each_over_rounds(outcome: Outcome) -> Iterator[Figure]:
         clients = _distinct(lines, "client")
         named = dict(zip(clients, apart(clients), strict=True))
         points = [_point(line["round"], line["value"], named[line["client"]]) for line in lines]
-        yield Figure(curves(points, palette(list(named.values())), words.what(outcome)), f"{column}: {row}")
+        yield Figure(curves(points, palette(list(named.values())), words.WHAT[outcome.metric]), f"{column}: {row}")
 
 
 def _each(outcome: Outcome) -> Iterator[Figure]:
@@ -89,7 +89,7 @@ def _over_settings(outcome: Outcome) -> Iterator[Figure]:
                 noise = 2 * number.error if math.isfinite(number.error) else 0.0
                 ends = {"low": number.ours - noise, "high": number.ours + noise}
                 rows.append({"setting": column, "value": number.ours, "series": row} | ends)
-    yield Figure(by_setting(rows, palette(_distinct(rows, "series")), words.what(outcome)), outcome.title)
+    yield Figure(by_setting(rows, palette(_distinct(rows, "series")), words.WHAT[outcome.metric]), outcome.title)
 
 
 def _partition(outcome: Outcome) -> Iterator[Figure]:

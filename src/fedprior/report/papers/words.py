@@ -31,7 +31,11 @@ def heading(outcome: Outcome, kind: Kind) -> str:
 
 
 def what(outcome: Outcome) -> str:
-    """The metric, and how it is averaged."""
+    """The metric, and how it is averaged; of a figure, what is drawn of each client."""
+    if outcome.figure.get("draw") == "partition":
+        return "examples by label"
+    if drawn := outcome.figure.get("show"):
+        return ", ".join(WHAT.get(quantity, quantity) for quantity in drawn)
     per = " of all test examples together" if outcome.per == "example" else ""
     best = ", best round on test, as the paper reports it" if outcome.at == "best" else ""
     return WHAT[outcome.metric] + per + best
