@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "sites": np.ones_like,
     "√rows": np.sqrt,
+    "n / (n + 10)": lambda n: n / (n + 10),
     "rows": lambda n: n,
 }
 ROUNDS = ("own", "other splits'", "other sites'", "last")

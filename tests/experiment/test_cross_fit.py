@@ -47,10 +47,10 @@ def test_by_hand() -> None:
     assert found.mean([7, 7, 7]) == pytest.approx(11 / 3)
 
 
-def test_clients_count_by_the_root_of_their_examples() -> None:
-    """Scores 3, 4 and 4 with 4, 1 and no examples: (2 · 3 + 1 · 4) / 3 = 10/3."""
+def test_few_examples_count_less() -> None:
+    """Scores 3, 4 and 4 with 10, 30 and no examples weigh 1/2, 3/4 and 0: (3/2 + 3) / (5/4) = 18/5."""
     found = CrossFit(np.ones(3), np.array([3.0, 4.0, 4.0]))
-    assert found.mean([4, 1, 0]) == pytest.approx(10 / 3)
+    assert found.mean([10, 30, 0]) == pytest.approx(18 / 5)
     assert found.mean([0, 0, 0]) is None
     assert CrossFit().mean([4, 1, 0]) is None
 
@@ -126,7 +126,8 @@ def test_a_run_says_what_it_is_compared_by(tmp_path: Path) -> None:
     data = federation((30, 40, 50, 30))
     found = fedprior.run(FedMAP(), data, rounds=6, eval_every=1, out=tmp_path / "run")
     rows = [[found.journal.values(r, "validation")[c]["nll"] for c in data.clients] for r in range(1, 7)]
-    roots = np.sqrt(data.validation.size)
-    assert compared_by(found.summary) == pytest.approx(np.average(naive(rows), weights=roots))
+    n = np.array(data.validation.size)
+    weights = n / (n + 10)
+    assert compared_by(found.summary) == pytest.approx(np.average(naive(rows), weights=weights))
     last = fedprior.run(FedMAP(), data, rounds=6, eval_every=1, select="last")
-    assert compared_by(last.summary) == pytest.approx(np.average(rows[-1], weights=roots))  # type: ignore[arg-type]
+    assert compared_by(last.summary) == pytest.approx(np.average(rows[-1], weights=weights))  # type: ignore[arg-type]

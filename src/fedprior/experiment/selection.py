@@ -27,6 +27,8 @@ BY = {
     "last": "the last round, as requested",
     "converged": "the round in which the method converged, which was the last",
 }
+MANY = 10.0
+"""Validation examples with which a client counts half as much as with any number."""
 FITTED = "validation NLL: each site's in the round that the other sites choose"
 """What the validation NLL of a table is, to be added to its caption."""
 
@@ -64,16 +66,16 @@ class CrossFit:
         self.lowest[better], self.scores[better] = rest[better], values[better]
 
     def mean(self, sizes: Sequence[int]) -> float | None:
-        """Over clients, by the square root of their validation examples; nan if a model diverged, None without any.
+        """Over clients, by n / (n + 10) with n validation examples; nan if a model diverged, None without any.
 
-        The square root lies between a mean over clients, in which one example counts as much as a hundred elsewhere,
-        and a mean over examples, in which small clients have no say.
+        These are the weights of a mean of effects that differ between clients, each measured with n examples: few
+        examples count one by one, and a client with many counts as one client.
         """
-        weights = np.sqrt(np.array(sizes, dtype=np.float64))
-        there = weights > 0
-        if not there.any() or not len(self.scores):
+        n = np.array(sizes, dtype=np.float64)
+        if not n.any() or not len(self.scores):
             return None
-        return float(np.average(self.scores[there], weights=weights[there]))
+        there = n > 0
+        return float(np.average(self.scores[there], weights=(n / (n + MANY))[there]))
 
 
 @dataclass
