@@ -43,7 +43,7 @@ def describe(method: AnyMethod, federation: Federation, settings: Settings, mode
             "personal": f"each client's own model, {method.moment}, on its own split",
             "global": "the shared model after aggregation, on each client's split",
             "selected": BY[settings.select],
-            "cross_fitted": "validation NLL, each client's in the round that the others choose, weighted by n / (n + 10)",
+            "cross_fitted": "validation NLL, each client's in the round that the others choose, by n / (n + 10)",
             "clients": f"all {len(federation)}",
             "mean": "unweighted over the clients that have the metric; null if one of them diverged",
             "std": "over clients (ddof 1)",
