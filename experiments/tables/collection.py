@@ -67,7 +67,7 @@ def read(source: Source, archive: Path) -> pd.DataFrame:
     with tarfile.open(archive) as packed:
         file = packed.extractfile(f"resources/rdata/csv/{source.path}.csv")
         assert file is not None
-        frame = pd.read_csv(file, index_col=0)
+        frame = pd.read_csv(file, index_col=0).dropna(subset=[source.site])
     outcome, site = source.outcome(frame), frame[source.site].astype(str)
     frame = frame.drop(columns=[source.site, *source.dropped]).assign(outcome=outcome, site=site)
     frame = frame[outcome.notna() & ~outcome.isin(["U", "A"])]  # of Chile's votes, those that are yes or no
