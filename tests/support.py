@@ -49,6 +49,17 @@ def regression(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float6
     return from_arrays(clients, target="number", seed=seed).to(dtype)
 
 
+def counting(sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
+    """Clients of different size with rates of their own: y ~ Poisson(e^{1 + β_k · x})."""
+    clients: dict[str, tuple[Any, Any]] = {}
+    for k, n in enumerate(sizes):
+        rng = np.random.default_rng((seed, k))
+        slopes = 0.8 * np.random.default_rng(seed).normal(size=FEATURES) + 0.2 * rng.normal(size=FEATURES)
+        x = rng.normal(size=(n, FEATURES))
+        clients[f"site-{k}"] = (x, rng.poisson(np.exp(1 + x @ slopes)))
+    return from_arrays(clients, target="count", seed=seed).to(dtype)
+
+
 def task(data: Federation, module: nn.Module | None = None, hidden: tuple[int, ...] = (6,)) -> Task:
     """A small perceptron, or the given network, in the federation's precision."""
     likelihood = likelihood_of(data.target)

@@ -13,11 +13,16 @@ from torch import Tensor
 
 from fedprior.bayes import glm, mixed, scoring, standard
 from fedprior.bayes.covariance import FLOOR, Covariance, Diagonal, Full
-from fedprior.bayes.glm import Family, Multinomial, Normal, Rows
+from fedprior.bayes.glm import Family, Multinomial, Normal, Poisson, Rows
 from fedprior.bayes.lda import unpack
 from fedprior.bayes.mixed import Doubt, Fit, Message
 
-FAMILIES: dict[str, Family] = {"logistic": Multinomial(2), "softmax": Multinomial(3), "normal": Normal(0.7)}
+FAMILIES: dict[str, Family] = {
+    "logistic": Multinomial(2),
+    "softmax": Multinomial(3),
+    "poisson": Poisson(2.5),
+    "normal": Normal(0.7),
+}
 
 
 def sites(family: Family, sizes: tuple[int, ...] = (30, 12, 25), inputs: int = 2, seed: int = 0) -> Rows:
@@ -28,7 +33,10 @@ def sites(family: Family, sizes: tuple[int, ...] = (30, 12, 25), inputs: int = 2
     x[..., 0] = 1
     classes = family.classes if isinstance(family, Multinomial) else 0
     shape = (len(sizes), longest)
-    y = torch.from_numpy(rng.integers(0, classes, size=shape) if classes else rng.normal(size=shape))
+    if isinstance(family, Poisson):
+        y = torch.from_numpy(rng.poisson(2.5, size=shape)).double()
+    else:
+        y = torch.from_numpy(rng.integers(0, classes, size=shape) if classes else rng.normal(size=shape))
     return Rows(x * real.unsqueeze(-1), y, real)
 
 

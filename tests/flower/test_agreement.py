@@ -30,13 +30,17 @@ from fedprior.flower.serve import Plan, serve
 SITES = ("aachen", "bonn", "cologne")
 
 
-def table(site: str, *, number: bool = False, gaps: bool = False, rare: bool = False) -> pd.DataFrame:
+def table(
+    site: str, *, number: bool = False, count: bool = False, gaps: bool = False, rare: bool = False
+) -> pd.DataFrame:
     rng = np.random.default_rng(SITES.index(site))
     n = 30 + 7 * SITES.index(site)
     age, stage = rng.normal(60, 10, n).round(1), rng.choice(["I", "II", "III"], n)
     risk = 0.05 * (age - 60) + (stage == "III") + rng.normal(0, 0.5, n)
     frame = pd.DataFrame({"age": age, "stage": stage, "smoker": rng.choice(["no", "yes"], n)})
     frame["outcome"] = (50 + 10 * risk).round(3) if number else np.where(risk > 0, "ill", "well")
+    if count:
+        frame["outcome"] = np.floor(np.exp(risk / 2)).astype(int)
     if gaps:
         frame.loc[::9, "age"] = np.nan
     if rare and site == "bonn":
@@ -60,7 +64,9 @@ def nodes(paths: Mapping[str, Path], state: Path) -> Here:
 
 
 def schema(paths: Mapping[str, Path]) -> Schema:
-    return Schema.inferred(pd.concat([pd.read_csv(path) for path in paths.values()]), target="outcome")
+    frame = pd.concat([pd.read_csv(path) for path in paths.values()])
+    kinds = {"outcome": "count"} if pd.api.types.is_integer_dtype(frame["outcome"]) else {}
+    return Schema.inferred(frame, target="outcome", kinds=kinds)
 
 
 def plan(paths: Mapping[str, Path], **sections: Any) -> Plan:
@@ -85,6 +91,7 @@ def simulated(given: Plan, paths: Mapping[str, Path]) -> Result:
         ({"rare": True}, {"scaling": "shared", "missing": "median"}),
         ({"gaps": True}, {"missing": "median", "validation": 0.2}),
         ({"number": True}, {"scaling": "shared"}),
+        ({"count": True}, {"scaling": "shared"}),
     ],
 )
 def test_tables_at_their_sites_equal_the_simulator(options: Any, data: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fedprior.flower.orders import may_tell
 from fedprior.protocol import METHODS
 from fedprior.wrappers import WRAPPERS
 from flower.sites import deployed, linked, same_values, simulated
-from support import bound, federation, regression, same
+from support import bound, counting, federation, regression, same
 
 SMALL = (12, 5, 9)
 WRAPPED = (*(f"fedavg+{wrapper}" for wrapper in WRAPPERS), "pfedbred+ft+server_step", "mixed+cal", "mr_mtl+median+dp")
@@ -51,9 +51,10 @@ def test_partial_participation_equals_the_simulator(name: str, tmp_path: Path) -
     assert_equal(name, tmp_path, rounds=4, participation=part, eval_every=2)
 
 
-@pytest.mark.parametrize("name", ["fedmap", "pfedvem"])
-def test_a_numeric_target_equals_the_simulator(name: str, tmp_path: Path) -> None:
-    data = regression(SMALL)
+@pytest.mark.parametrize("made", [regression, counting])
+@pytest.mark.parametrize("name", ["fedmap", "pfedvem", "mixed"])
+def test_a_numeric_target_equals_the_simulator(name: str, made: Any, tmp_path: Path) -> None:
+    data = made(SMALL)
     method = bound(name, data)
     _, link = linked(method, data, tmp_path)
     found, expected = deployed(method, data, link), simulated(method, data)

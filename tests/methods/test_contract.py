@@ -31,6 +31,7 @@ from support import (
     SIZES,
     TRAIN,
     bound,
+    counting,
     federation,
     keys,
     one_round,
@@ -57,7 +58,12 @@ class Setting(NamedTuple):
         return bound(name, data, module=module, **options)
 
 
-SETTINGS = {"perceptron": Setting(federation), "norm": Setting(federation, norm=True), "number": Setting(regression)}
+SETTINGS = {
+    "perceptron": Setting(federation),
+    "norm": Setting(federation, norm=True),
+    "number": Setting(regression),
+    "count": Setting(counting),
+}
 WRAPPED = (
     "fedavg+ft",
     "fedprox+server_step",
@@ -74,7 +80,7 @@ CASES = [
     pytest.param(name, setting, id=f"{name}-{key}")
     for key, setting in SETTINGS.items()
     for name in NAMES
-    if key != "number" or not METHODS[name.split("+")[0]].about.needs_classes
+    if key not in ("number", "count") or not METHODS[name.split("+")[0]].about.needs_classes
 ]
 every_case = pytest.mark.parametrize(("name", "on"), CASES)
 every_method = pytest.mark.parametrize("name", NAMES)

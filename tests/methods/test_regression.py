@@ -1,15 +1,16 @@
-"""Numbers to predict: every method that is not about classes learns them, in the target's own unit."""
+"""Numbers and counts: every method that is not about classes learns them, in the target's own unit."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import fedprior
 from fedprior.methods import METHODS, build
 from fedprior.metrics import metrics_of
 from fedprior.training import Train
-from support import regression
+from support import counting, regression
 
 LEARNS = sorted(name for name, cls in METHODS.items() if not cls.about.needs_classes)
 
@@ -33,6 +34,20 @@ def test_it_learns_a_line(name: str) -> None:
     assert result.scores["rmse"]["mean"] < 0.75 * constant
     assert result.scores["r2"]["mean"] > 0.4
     assert 0.6 < result.scores["coverage90"]["mean"] <= 1
+    assert list(result.values["site-0"]) == list(metrics_of(data.target))
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_it_learns_a_rate(name: str) -> None:
+    """y ~ Poisson(e^{1 + β_k · x}): with the mean of all training counts the NLL is 2.59, with the truth about 1.87."""
+    data = counting(sizes=(80, 60, 100, 70, 90))
+    method = build(name, train=Train(lr=0.05, batch_size=20, epochs=5))
+    result = fedprior.run(method, data, model={"name": "mlp", "hidden": [16]}, rounds=20, workers=1, seed=1)
+    mean, y = np.concatenate(data.labels("train")).mean(), np.concatenate(data.labels("test"))
+    constant = -stats.poisson.logpmf(y, mean).mean()
+    assert result.scores["nll"]["mean"] < constant - 0.4
+    assert result.scores["r2"]["mean"] > 0.3
+    assert 0.8 < result.scores["coverage90"]["mean"] <= 1
     assert list(result.values["site-0"]) == list(metrics_of(data.target))
 
 

@@ -17,7 +17,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fedprior.data.target import Classes, Number
+from fedprior.data.target import Classes, Count, Number
 from fedprior.metrics import METRICS, Labels, Metric, Predictive, Values, correct, evaluate, main_metric, metrics_of
 from fedprior.metrics.classes import accuracy, auroc, average_precision, balanced_accuracy, ece
 from fedprior.metrics.metric import diverged, shown
@@ -298,6 +298,7 @@ def test_which_target_has_which_metrics() -> None:
     assert list(metrics_of(Classes.numbered(5))) == ANY
     assert list(metrics_of(Classes.numbered(2))) == [*ANY, *YES_OR_NO]
     assert list(metrics_of(Number())) == ["rmse", "mae", "nll", "r2", "coverage50", "coverage90"]
+    assert list(metrics_of(Count())) == ["rmse", "mae", "r2", "nll", "coverage50", "coverage90"]
     assert [main_metric(target).name for target in (Classes.numbered(3), Number())] == ["accuracy", "rmse"]
 
 
@@ -311,6 +312,8 @@ def test_what_examples_give_adds_up_to_the_metric(metric: Metric) -> None:
     predictive, labels = random_predictions(0, n=30, K=2)
     if metric.needs(Number()):
         labels = rng.normal(size=30)
+    elif metric.needs(Count()):
+        predictive = np.exp(predictive)  # means from 0 to 1, variances from 1 to e
     assert metric.each is not None
     each = metric.each(predictive, labels)
     assert each.shape == (30,)

@@ -121,6 +121,43 @@ class Normal:
         return torch.zeros_like(eta)
 
 
+@dataclass(frozen=True)
+class Poisson:
+    """A count whose rate μ is e^η times that of the mean count."""
+
+    mean: float
+
+    @property
+    def outputs(self) -> int:
+        """The log rate."""
+        return 1
+
+    @property
+    def curved(self) -> bool:
+        """μ."""
+        return True
+
+    def _rate(self, eta: Tensor) -> Tensor:
+        return self.mean * eta.exp()
+
+    def log_density(self, eta: Tensor, y: Tensor) -> Tensor:
+        """y log μ - μ - log y!."""
+        y, log_rate = y.double(), eta.squeeze(-1) + math.log(self.mean)
+        return y * log_rate - log_rate.exp() - (y + 1).lgamma()
+
+    def residual(self, eta: Tensor, y: Tensor) -> Tensor:
+        """y - μ."""
+        return y.unsqueeze(-1) - self._rate(eta)
+
+    def weight(self, eta: Tensor) -> Tensor:
+        """μ."""
+        return self._rate(eta).unsqueeze(-1)
+
+    def slope(self, eta: Tensor, h: Tensor) -> Tensor:
+        """μ h."""
+        return self._rate(eta) * h.squeeze(-1)
+
+
 class Rows(NamedTuple):
     """Each site's rows, padded to the longest."""
 

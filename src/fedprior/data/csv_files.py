@@ -29,7 +29,8 @@ def csv(
     missing: Annotated[Literal["refuse", "median"], Field(description="what becomes of missing values")] = "refuse",
     scaling: Scaling = "own",
     target_kind: Annotated[
-        Literal["auto", "classes", "number"], Field(description="what the target is; auto: decided by its values")
+        Literal["auto", "classes", "number", "count"],
+        Field(description="what the target is; auto: classes or a number, by its values"),
     ] = "auto",
     indicators: Annotated[bool, Field(description="add inputs that mark missing values")] = False,
     kinds: Annotated[Mapping[str, Kind] | None, Field(description="kinds of columns that are guessed wrongly")] = None,

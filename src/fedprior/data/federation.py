@@ -21,7 +21,7 @@ from fedprior.data.scaling import Scaler
 from fedprior.data.schema import Schema
 from fedprior.data.splits import SPLITS, Cut, Examples, Given, Shares, Units, cut, pairs
 from fedprior.data.sums import Sums
-from fedprior.data.target import Classes, Number, Target
+from fedprior.data.target import KINDS, NUMBERS, Classes, Number, Target
 from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.rng import Key
 
@@ -170,7 +170,7 @@ def from_arrays(
     clients: Given,
     *,
     classes: int | None = None,
-    target: Target | Literal["classes", "number"] | None = None,
+    target: Target | Literal["classes", "number", "count"] | None = None,
     seed: int = 0,
     validation: float = 0.1,
     test: float = 0.2,
@@ -193,7 +193,7 @@ def from_arrays(
     Args:
         clients: x [n, ...] and y [n] of every client, by name or as a list.
         classes: How many classes there are; by default, as many as occur.
-        target: What y is: class numbers from 0 (the default), or a number to predict.
+        target: What y is: class numbers from 0 (the default), a number to predict, or a count.
         seed: What the split is drawn with.
         validation: Share of each client's examples that is held out for validation.
         test: Share that is held out for testing.
@@ -283,15 +283,15 @@ def _check_options(seed: Any, scaling: Any, target: Any, name: Any) -> None:
     check_seed(seed)
     if scaling not in ("own", "shared"):
         raise unknown("scaling", scaling, ("own", "shared"))
-    if isinstance(target, str) and target not in ("classes", "number"):
-        raise unknown("target", target, ("classes", "number"))
+    if isinstance(target, str) and target not in KINDS:
+        raise unknown("target", target, KINDS)
     if not (target is None or isinstance(target, str | Classes | Number)):
-        raise FedpriorError(f"target = {shown(target)} is not valid: give 'classes' or 'number'.")
+        raise FedpriorError(f"target = {shown(target)} is not valid: give 'classes', 'number' or 'count'.")
     if not isinstance(name, str):
         raise FedpriorError(f"name = {shown(name)} is not valid: give text.")
 
 
-def _target(given: Target | Literal["classes", "number"] | None, classes: int | None, schema: Schema | None) -> Target:
+def _target(given: Target | str | None, classes: int | None, schema: Schema | None) -> Target:
     """The target, before all labels have been seen."""
     if given is None and classes is None and schema is not None:
         return schema.target
@@ -299,7 +299,7 @@ def _target(given: Target | Literal["classes", "number"] | None, classes: int | 
         return Classes.numbered(classes) if classes is not None else Classes()
     if classes is not None:
         raise FedpriorError("`classes` applies to class numbers only: leave it out if `target` is given.")
-    return Number() if isinstance(given, str) else given
+    return NUMBERS[given]() if isinstance(given, str) else given
 
 
 def _stacked(examples: list[Examples], dtype: torch.dtype) -> ClientData:

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedprior.data.columns import KINDS, LARGEST, WORDS, Column, Kind, Series, mapped, numbers, place, text
-from fedprior.data.target import Classes, Number
+from fedprior.data.columns import KINDS, WORDS, Column, Kind, Series, mapped, numbers, place, text
+from fedprior.data.target import NUMBERS, Classes, Number
 from fedprior.errors import FedpriorError, unknown
 
 FEW = 20
@@ -147,24 +147,29 @@ def _levels(given: Series[Any]) -> list[str]:
 
 
 def target(
-    name: str, given: Series[Any], kind: Literal["auto", "classes", "number"] = "auto", where: str = "the table"
+    name: str,
+    given: Series[Any],
+    kind: Literal["auto", "classes", "number", "count"] = "auto",
+    where: str = "the table",
 ) -> Classes | Number:
     """What a target column is: a number if it has fractions or more than 20 distinct numbers, else classes.
 
-    Classes are in the order of their numbers or names, each called by its name.
+    A count is never inferred: it must be declared. Classes are in the order of their numbers or names, each called by
+    its name.
     """
     known = given.dropna()
-    if kind == "number" or (kind == "auto" and _continuous(known)):
+    if kind in NUMBERS or (kind == "auto" and _continuous(known)):
+        made = NUMBERS.get(kind, Number)()
         if len(known) < len(given) or known.nunique() < 2 or np.isnan(numbers(known)).any():
             raise FedpriorError(
                 f"column '{name}' of {where} needs a number in every row, and at least two different ones."
             )
-        if (large := ~(np.abs(numbers(known)) <= LARGEST)).any():
+        if (odd := ~made.holds(numbers(known))).any():
             raise FedpriorError(
-                f"column '{name}' of {where}, which is to be predicted, has something other than finite numbers, first "
-                f"in row {int(large.argmax()) + 1}: correct or drop such rows."
+                f"column '{name}' of {where}, which is to be predicted, needs {made.aim} in every row, but has "
+                f"something else in row {int(odd.argmax()) + 1}: correct or drop such rows."
             )
-        return Number()
+        return made
     levels = _levels(given)
     if len(levels) < 2 or len(known) < len(given):
         raise FedpriorError(f"column '{name}' of {where} needs a class in every row, and at least two classes.")

@@ -41,7 +41,7 @@ SITE_LEVEL = "the same in all rows of a site"
 NAMED = 5
 """Sites that a sentence names."""
 
-Kinds = Mapping[str, Kind | Literal["classes"]] | None
+Kinds = Mapping[str, Kind | Literal["classes", "count"]] | None
 
 
 def table(

@@ -21,17 +21,18 @@ from numpy.typing import NDArray
 
 from fedprior.data import inference
 from fedprior.data import target as targets
-from fedprior.data.columns import LARGEST, Column, Series, mapped, numbers, repeated, text
-from fedprior.data.target import Classes, Target
+from fedprior.data.columns import Column, Series, mapped, numbers, repeated, text
+from fedprior.data.target import Classes, Number, Target
 from fedprior.errors import FedpriorError, unknown
 from fedprior.files import write_text
 
-TARGETS: dict[str, Literal["auto", "classes", "number"]] = {
+TARGETS: dict[str, Literal["auto", "classes", "number", "count"]] = {
     "auto": "auto",
     "classes": "classes",
     "category": "classes",
     "yes/no": "classes",
     "number": "number",
+    "count": "count",
 }
 """The possible kinds of a target."""
 
@@ -190,7 +191,7 @@ class Schema:
 
     @property
     def _aim(self) -> str:
-        return "a class that the schema has" if isinstance(self.target, Classes) else "a finite number"
+        return self.target.aim if isinstance(self.target, Number) else "a class that the schema has"
 
     def _table(self, frame: pd.DataFrame) -> dict[str, Series[Any]]:
         table = by_name(frame)
@@ -205,9 +206,9 @@ class Schema:
         return mapped(given, lambda value: place.get(text(value), -1), -1).astype(np.int64)
 
     def _unlabelled(self, given: Series[Any]) -> NDArray[np.bool_]:
-        if isinstance(self.target, Classes):
-            return np.asarray(self._codes(given) < 0)
-        return np.asarray(~(np.abs(numbers(given)) <= LARGEST))
+        if isinstance(self.target, Number):
+            return ~self.target.holds(numbers(given))
+        return np.asarray(self._codes(given) < 0)
 
 
 def by_name(frame: pd.DataFrame, where: str = "the table") -> dict[str, Series[Any]]:

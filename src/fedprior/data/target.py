@@ -1,4 +1,4 @@
-"""What is predicted: one of several classes, or a number. The data package knows it only through this module.
+"""What is predicted: one of several classes, a number, or a count. The data package knows it only through this module.
 
 A target checks labels, says how they are stored and grouped, and how unequal clients are in them. A network
 models it by a likelihood (`models.likelihood`).
@@ -34,7 +34,7 @@ class Target(Protocol):
 
     @property
     def kind(self) -> str:
-        """`classes` or `number`."""
+        """`classes`, `number` or `count`."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -123,7 +123,9 @@ class Classes:
 class Number:
     """A real number in some unit. `mean` and `deviation` are those of all clients' training labels, from sums."""
 
-    kind: ClassVar[Literal["number"]] = "number"
+    kind: ClassVar[Literal["number", "count"]] = "number"
+    aim: ClassVar[str] = "a finite number"
+    """What every row must have."""
 
     unit: str = ""
     mean: float = 0.0
@@ -134,9 +136,13 @@ class Number:
         """Single precision, until the federation is moved to another."""
         return torch.float32
 
+    def holds(self, y: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of these can be predicted, [n]: finite numbers that single precision can hold."""
+        return np.asarray(np.abs(y) <= np.finfo(np.float32).max)
+
     def check(self, client: str, y: Values) -> NDArray[np.float64]:
         """Finite numbers that single precision can hold."""
-        if not (np.abs(y) <= np.finfo(np.float32).max).all():
+        if not self.holds(y).all():
             raise FedpriorError(f"client '{client}' has a missing or infinite target: fill in or drop such rows first.")
         return y.astype(np.float64)
 
@@ -167,8 +173,35 @@ class Number:
         return {"kind": self.kind, "unit": self.unit, "mean": self.mean, "deviation": self.deviation}
 
 
+@dataclass(frozen=True)
+class Count(Number):
+    """A number of events: 0, 1, 2, … It is a number in all but its distribution, which starts at 0."""
+
+    kind: ClassVar[Literal["number", "count"]] = "count"
+    aim: ClassVar[str] = "a whole number from 0 on"
+
+    def holds(self, y: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of these are 0, 1, 2, …"""
+        return np.asarray(super().holds(y) & (y >= 0) & (np.floor(y) == y))
+
+    def check(self, client: str, y: Values) -> NDArray[np.float64]:
+        """Whole numbers from 0 on."""
+        if not self.holds(y).all():
+            raise FedpriorError(
+                f"client '{client}' has targets other than 0, 1, 2, …: correct or drop such rows, or pass "
+                "target='number'."
+            )
+        return y.astype(np.float64)
+
+
+NUMBERS: dict[str, type[Number]] = {"number": Number, "count": Count}
+"""The targets that are numbers, by kind."""
+KINDS = ("classes", *NUMBERS)
+
+
 def from_document(document: Mapping[str, Any]) -> Classes | Number:
     """The inverse of `document`."""
     if document["kind"] == "classes":
         return Classes(tuple(str(level) for level in document["levels"]))
-    return Number(str(document["unit"]), float(document["mean"]), float(document["deviation"]))
+    made = NUMBERS.get(str(document["kind"]), Number)
+    return made(str(document["unit"]), float(document["mean"]), float(document["deviation"]))

@@ -1,4 +1,4 @@
-"""Predictions for a table, row by row: probabilities of classes, or a number with intervals, and rows to mistrust."""
+"""Predictions for a table, row by row: probabilities of classes, or numbers with intervals, and rows to mistrust."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from fedprior.data.encoder import Encoder
 from fedprior.data.familiarity import unlike
 from fedprior.data.pictures import loose
 from fedprior.data.reading import read_file
-from fedprior.data.target import Classes, Target
+from fedprior.data.target import Classes, Count, Target
 from fedprior.errors import FedpriorError
 from fedprior.experiment.personal import PersonalModel
+from fedprior.metrics import counts
 from fedprior.names import csv_cell
 
 INTERVALS = (50, 90)
-"""Per cent of the central intervals of a number."""
+"""Per cent of the central intervals of a number or count."""
 UNLIKE = "unlike_training"
 
 
 def predictions(model: PersonalModel, frame: pd.DataFrame) -> pd.DataFrame:
     """One row per row of the table, in its order.
 
-    Classes: `prediction` and one `probability_CLASS` each. A number: `mean`, `sd` and the ends of its central 50 and
-    90 % intervals. `unlike_training` says why a row is unlike the training data, and is empty where it is not.
+    Classes: `prediction` and one `probability_CLASS` each. A number or a count: `mean`, `sd` and the ends of its
+    central 50 and 90 % intervals. `unlike_training` says why a row is unlike the training data, and is empty where it
+    is not.
     """
     encoder = _encoder(model)
     if encoder.schema is None:
@@ -70,9 +72,17 @@ def _readable(target: Target, found: NDArray[Any]) -> pd.DataFrame:
     else:
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]}, index=rows)
         for share in INTERVALS:
-            z = float(ndtri(0.5 + share / 200))
-            table[f"low_{share}"], table[f"high_{share}"] = (found[:, 0] + sign * z * found[:, 1] for sign in (-1, 1))
+            table[f"low_{share}"], table[f"high_{share}"] = (
+                _quantiles(target, found, 0.5 + sign * share / 200) for sign in (-1, 1)
+            )
     return table
+
+
+def _quantiles(target: Target, found: NDArray[Any], share: float) -> NDArray[Any]:
+    """Of predictive distributions by mean and deviation [n, 2]."""
+    if isinstance(target, Count):
+        return counts.quantiles(found[:, 0], found[:, 1], share)
+    return found[:, 0] + float(ndtri(share)) * found[:, 1]
 
 
 def as_csv(table: pd.DataFrame) -> str:

@@ -2,7 +2,8 @@
 
 `reference_pooled` is one ridge-penalised logistic regression for all sites; `reference_site_effects` adds an intercept
 per site with the same penalty, the simplest mixed model. The penalty is the one with the lowest validation NLL, as a
-mean over sites. For a numeric target both are Bayesian ridge regressions, which choose it by their evidence.
+mean over sites. For a count both are Poisson regressions with the same penalty; for another number, Bayesian ridge
+regressions, which choose it by their evidence.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprior.data.federation import Federation
-from fedprior.data.target import Classes
+from fedprior.data.target import Classes, Count
 from fedprior.experiment.verdict import POOLED, SITE_EFFECTS
 from fedprior.metrics import SELECTS, Cohort, cohort_metrics, metrics_of
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 """C of scikit-learn: the variance of the prior of each coefficient."""
+LARGEST = 50.0
+"""Log rate of a count, for inputs far from all others."""
 Array = NDArray[np.float64]
 
 
@@ -35,6 +38,8 @@ def _test(federation: Federation, *, effects: bool) -> Cohort:
     y = np.concatenate(federation.labels("train"))
     if isinstance(federation.target, Classes):
         tries = [_classifier(np.concatenate(parts["train"]), y, federation.target.count, C) for C in PENALTIES]
+    elif isinstance(federation.target, Count):
+        tries = [_counter(np.concatenate(parts["train"]), y, C) for C in PENALTIES]
     else:
         tries = [_regressor(np.concatenate(parts["train"]), y)]
     scores = [_judged(federation, model, parts["validation"], "validation") for model in tries]
@@ -78,6 +83,21 @@ def _classifier(x: Array, y: NDArray[Any], classes: int, C: float) -> Any:
         return found
 
     return log_probabilities
+
+
+def _counter(x: Array, y: NDArray[Any], C: float) -> Any:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import PoissonRegressor
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = PoissonRegressor(alpha=1 / (C * len(y)), max_iter=1000).fit(x, y)  # theirs is a mean over rows
+
+    def means_and_log_variances(rows: Array) -> Array:
+        log_rate = np.clip(rows @ model.coef_ + model.intercept_, -LARGEST, LARGEST)
+        return np.stack([np.exp(log_rate), log_rate], axis=1)
+
+    return means_and_log_variances
 
 
 def _regressor(x: Array, y: NDArray[Any]) -> Any:

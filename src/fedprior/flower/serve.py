@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,7 +152,7 @@ def _target(link: Link, asked: Mapping[str, Any], target: Target, replies: Mappi
     orders = [Order(site, {**asked, "kind": "spread", "mean": mean}) for site in replies]
     found = check_answers(link.exchange(orders), list(replies), "the agreement")
     square = sum(_numbers([found[site].document.get("square")], 1)[0] for site in replies) / n
-    return Number(target.unit, mean, square**0.5 or 1.0)
+    return replace(target, mean=mean, deviation=square**0.5 or 1.0)
 
 
 def _numbers(found: Any, count: int) -> list[float]:

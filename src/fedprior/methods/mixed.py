@@ -1,9 +1,9 @@
-"""Mixed: the linear or logistic mixed model of statistics, fitted to sums that the sites send.
+"""Mixed: the linear, logistic or Poisson mixed model of statistics, fitted to sums that the sites send.
 
-    site        θ_k = γ + L b_k,  b_k ~ N(0, I);   y | x, θ_k  logistic, softmax, or Gaussian with variance s²
+    site        θ_k = γ + L b_k,  b_k ~ N(0, I);   y | x, θ_k  logistic, softmax, Poisson, or Gaussian with variance s²
     server      γ, Σ = L Lᵀ and s² by Fisher scoring on Σ_k log Z_k + log prior, Z_k by Laplace
     prediction  at a site: θ_k with covariance V_k + B C Bᵀ,  B = I - V_k H_k,  C that of γ;   elsewhere: γ with Σ + C;
-                through the probit scaling (classes), or added to s² (numbers)
+                through the probit scaling (classes), the moments of a lognormal rate (counts), or added to s² (numbers)
 
 The equations are in `bayes/mixed.py` and `bayes/scoring.py`. The network is not used: its likelihood alone says what
 is predicted. The inputs are the federation's, flattened; the model standardises them by sums of its own, which are the
@@ -27,7 +27,7 @@ from torch import Tensor
 from fedprior import tree
 from fedprior.bayes import effects, glm, mixed, scoring, standard
 from fedprior.bayes.covariance import Covariance, Diagonal, Full
-from fedprior.bayes.glm import Family, Multinomial, Normal, Rows
+from fedprior.bayes.glm import Family, Multinomial, Normal, Poisson, Rows
 from fedprior.bayes.lda import pack, unpack
 from fedprior.bayes.mixed import Doubt, Fit, Message
 from fedprior.bayes.mixed_state import Down, Personal, Server, Up
@@ -35,7 +35,7 @@ from fedprior.bayes.scoring import Model
 from fedprior.data.client import ClientData
 from fedprior.data.naming import Names
 from fedprior.explanation import Explanation
-from fedprior.models.likelihood import Categorical, Gaussian
+from fedprior.models.likelihood import Categorical, Counts, Gaussian
 from fedprior.protocol import About, Empty, Hints, Logs, Method, register
 from fedprior.rng import Key, Keys
 
@@ -112,7 +112,17 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
     def family(self, log_noise: float) -> Family:
         """The distribution of a label."""
         likelihood = self.task.likelihood
-        return Multinomial(likelihood.classes) if isinstance(likelihood, Categorical) else Normal(math.exp(log_noise))
+        if isinstance(likelihood, Categorical):
+            return Multinomial(likelihood.classes)
+        return Poisson(likelihood.mean) if isinstance(likelihood, Counts) else Normal(math.exp(log_noise))
+
+    @property
+    def unit(self) -> tuple[float, float]:
+        """What 1 and 0 of the linear predictor are in the target's unit; a count's is the log rate."""
+        likelihood = self.task.likelihood
+        if isinstance(likelihood, Gaussian):
+            return likelihood.deviation, likelihood.mean
+        return 1.0, math.log(likelihood.mean) if isinstance(likelihood, Counts) else 0.0
 
     def model(self, random: Tensor) -> Model:
         """What the server works with."""
@@ -247,6 +257,8 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         """The likelihood, averaged over what is not known of θ."""
         covariance = unpack(personal.covariance, self.size)
         eta, h = glm.moments(x.flatten(2).double(), personal.mean, personal.scale, personal.theta, covariance)
+        if isinstance(self.task.likelihood, Counts):
+            return self.task.likelihood.averaged(eta.squeeze(-1), h[..., 0, 0].clamp(min=0)).to(self.task.dtype)
         if isinstance(self.task.likelihood, Gaussian):
             variance = personal.log_noise.exp().unsqueeze(1) + h[..., 0, 0].clamp(min=0)
             out = torch.stack([eta.squeeze(-1), variance.log()], -1)
@@ -256,10 +268,8 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
 
     def explain(self, server: Server, personal: Personal, names: Names) -> Explanation:
         """Fixed effects, deviations between sites, and each site's own; see docs/methods/mixed.md for their units."""
-        gaussian, outputs = self.task.likelihood, names.classes if self.outputs > 1 else ("",)
-        unit, origin = (gaussian.deviation, gaussian.mean) if isinstance(gaussian, Gaussian) else (1.0, 0.0)
-        per_unit = server.scale.numpy() / names.units
-        labels = effects.Labels(names.inputs, outputs, unit, origin, per_unit)
+        outputs, per_unit = names.classes if self.outputs > 1 else ("",), server.scale.numpy() / names.units
+        labels = effects.Labels(names.inputs, outputs, *self.unit, per_unit)
         L = self.covariance.factor(server.point.covariance, server.random)
         variance = unpack(server.uncertainty, self.size).diagonal().clamp(min=0)
         known = variance.sqrt().numpy(), mixed.degrees(variance, server.sway).numpy()

@@ -4,7 +4,7 @@
 """
 
 from fedprior.data.target import Target
-from fedprior.metrics import classes, numbers
+from fedprior.metrics import classes, counts, numbers
 from fedprior.metrics.classes import correct
 from fedprior.metrics.cohort import Cohort, cohort, cohort_metrics, spread
 from fedprior.metrics.gain import Gain, gain, seed_gain
@@ -34,8 +34,8 @@ __all__ = [
     "spread",
 ]
 
-METRICS: tuple[Metric, ...] = (*classes.METRICS, *numbers.METRICS)
-"""All metrics. Those of classes and of numbers may share names: no run has both."""
+METRICS: tuple[Metric, ...] = (*classes.METRICS, *numbers.METRICS, *counts.METRICS)
+"""All metrics. Those of classes, numbers and counts may share names: no run has two of them."""
 
 GAINS = ("accuracy", "nll")
 """The metric of gains: the first of these that a target has."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprior.data.target import Classes, Target
+from fedprior.data.target import Classes, Count, Target
 
 Predictive: TypeAlias = NDArray[np.floating[Any]]  # [n, P]
 Labels: TypeAlias = NDArray[Any]  # [n]
@@ -85,5 +85,15 @@ def two_classes(target: Target) -> bool:
 
 
 def numbers(target: Target) -> bool:
-    """For a numeric target."""
+    """For a numeric target, counts too."""
     return not isinstance(target, Classes)
+
+
+def counts(target: Target) -> bool:
+    """For a count."""
+    return isinstance(target, Count)
+
+
+def measured(target: Target) -> bool:
+    """For a number that is not a count."""
+    return numbers(target) and not counts(target)

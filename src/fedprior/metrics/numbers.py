@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from fedprior.metrics.metric import Labels, Metric, Predictive, numbers
+from fedprior.metrics.metric import Labels, Metric, Predictive, measured, numbers
 
 
 def _squares(predictive: Predictive, labels: Labels) -> NDArray[np.float64]:
@@ -71,8 +71,8 @@ def coverage90(predictive: Predictive, labels: Labels) -> float:
 METRICS = (
     Metric("rmse", "RMSE", "own", "lower", numbers, rmse, pseudo=_parts),
     Metric("mae", "MAE", "own", "lower", numbers, mae, _distances),
-    Metric("nll", "NLL", "nats", "lower", numbers, nll, _surprises),
+    Metric("nll", "NLL", "nats", "lower", measured, nll, _surprises),
     Metric("r2", "R²", "", "higher", numbers, r2),
-    Metric("coverage50", "50 % coverage", "%", 0.5, numbers, coverage50),
-    Metric("coverage90", "90 % coverage", "%", 0.9, numbers, coverage90),
+    Metric("coverage50", "50 % coverage", "%", 0.5, measured, coverage50),
+    Metric("coverage90", "90 % coverage", "%", 0.9, measured, coverage90),
 )

@@ -1,7 +1,7 @@
 """How often predictions come true that claim to do so: what a perfectly calibrated model puts on the diagonal.
 
 Two classes: the predicted probability of class 1 against its frequency. Several: the probability of the top class
-against its accuracy. A number: the level of a central interval against the share of labels inside.
+against its accuracy. A number or a count: the level of a central interval against the share of labels inside.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from fedprior.data.target import Classes, Target
+from fedprior.data.target import Classes, Count, Target
+from fedprior.metrics import counts
 from fedprior.metrics.classes import correct
 from fedprior.metrics.metric import Labels, Predictive, diverged
 
@@ -38,7 +39,8 @@ def reliability(target: Target, predictive: Predictive, labels: Labels) -> list[
     if not labels.size or diverged(predictive):
         return []
     if not isinstance(target, Classes):
-        return _coverage(predictive.astype(np.float64), labels)
+        exact = predictive.astype(np.float64)
+        return _counted(exact, labels) if isinstance(target, Count) else _coverage(exact, labels)
     two = predictive.shape[1] == 2
     claims = np.exp((predictive[:, 1] if two else predictive.max(axis=1)).astype(np.float64))
     came_true = labels == 1 if two else correct(predictive, labels)
@@ -65,11 +67,17 @@ def _coverage(predictive: NDArray[np.float64], labels: Labels) -> list[Point]:
     ]
 
 
-def _point(claimed: float, hits: int, n: int) -> Point:
+def _counted(predictive: NDArray[np.float64], labels: Labels) -> list[Point]:
+    """A count lies inside by a share of its probability."""
+    shares = [float(counts.inside(float(level), predictive, labels).sum()) for level in LEVELS]
+    return [_point(float(level), share, labels.size) for level, share in zip(LEVELS, shares, strict=True)]
+
+
+def _point(claimed: float, hits: float, n: int) -> Point:
     return Point(claimed, hits / n, *wilson(hits, n), n)
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
+def wilson(hits: float, n: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
     p, z2 = hits / n, NORMAL**2
     middle, half = p + z2 / (2 * n), NORMAL * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))

@@ -7,6 +7,7 @@ for a Laplace approximation. Networks, methods and the engine use only this prot
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,13 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedprior.data.target import Classes, Number, Target
+from fedprior.data.target import Classes, Count, Number, Target
 
 if TYPE_CHECKING:
     from fedprior.models.task import Task
 
 FLOOR = 1e-4
 """Smallest predicted variance, in units of the target's variance: keeps the loss finite for an exact fit."""
+STEEPEST = 20.0
+"""Largest size of a count's log rate, relative to the mean: keeps predictions finite for inputs far from all others."""
+POISSON = 1e-4
+"""Excess of a variance over its mean, relative to it, below which a count is Poisson's to first order."""
 
 
 class Likelihood(Protocol):
@@ -129,8 +134,35 @@ class Categorical:
         return [(log_p[:, c], log_p[:, c].detach().exp()) for c in range(log_p.shape[1])]
 
 
+class Moments(ABC):
+    """A predictive distribution that is known by its mean and log-variance, in the target's own unit."""
+
+    @property
+    def parameters(self) -> int:
+        """Mean and log-variance."""
+        return 2
+
+    @abstractmethod
+    def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
+        """log p(y) under a predictive distribution, [..., 2] and [...] -> [...]."""
+
+    def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
+        """The mixture's first two moments: mean Σ a m and variance Σ a [v + (m - mean)²], Σ a = 1."""
+        a, means, variances = log_weights.exp(), draws[..., 0], draws[..., 1].exp()
+        mean = (a * means).sum(0)
+        return torch.stack([mean, (a * (variances + (means - mean).square())).sum(0).log()], -1)
+
+    def mixed_density(self, draws: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        """The density of the distribution with the mixture's moments."""
+        return self.log_density(self.mix(draws, log_weights), y)
+
+    def readable(self, predictive: Tensor) -> Tensor:
+        """Mean and standard deviation."""
+        return torch.stack([predictive[..., 0], (predictive[..., 1] / 2).exp()], -1)
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Moments):
     """A number. The outputs are the mean and the log-variance of the *standardised* target, whatever its unit.
 
     The predictive distribution, mean and log-variance, is in the target's own unit, and so is the loss: -log p(y) of
@@ -143,11 +175,6 @@ class Gaussian:
 
     @property
     def outputs(self) -> int:
-        """Mean and log-variance."""
-        return 2
-
-    @property
-    def parameters(self) -> int:
         """Mean and log-variance."""
         return 2
 
@@ -170,16 +197,6 @@ class Gaussian:
         m, s = self._read(out)
         return torch.stack([self.mean + self.deviation * m, s + 2 * math.log(self.deviation)], -1)
 
-    def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
-        """The mixture's first two moments: mean Σ a m and variance Σ a [v + (m - mean)²], Σ a = 1."""
-        a, means, variances = log_weights.exp(), draws[..., 0], draws[..., 1].exp()
-        mean = (a * means).sum(0)
-        return torch.stack([mean, (a * (variances + (means - mean).square())).sum(0).log()], -1)
-
-    def mixed_density(self, draws: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
-        """The density of the normal distribution with the mixture's moments."""
-        return self.log_density(self.mix(draws, log_weights), y)
-
     def temper(self, predictive: Tensor, temperature: float) -> Tensor:
         """N(m, v)^{1/T} is N(m, T v) up to a constant: the temperature multiplies the variance."""
         return torch.stack([predictive[..., 0], predictive[..., 1] + math.log(temperature)], -1)
@@ -189,20 +206,79 @@ class Gaussian:
         m, s = predictive[..., 0], predictive[..., 1]
         return -0.5 * (math.log(2 * math.pi) + s + (y - m).square() * (-s).exp())
 
-    def readable(self, predictive: Tensor) -> Tensor:
-        """Mean and standard deviation."""
-        return torch.stack([predictive[..., 0], (predictive[..., 1] / 2).exp()], -1)
-
     def curvature(self, out: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Fisher information of a mean, e^{-s}, and of a log-variance, ½."""
         m, s = self._read(out)
         return [(m, (-s).detach().exp()), (s, torch.full_like(s, 0.5))]
 
 
+@dataclass(frozen=True)
+class Counts(Moments):
+    """A number of events, Poisson's. The output is the log rate relative to that of the `mean` count.
+
+    It is in units of Poisson's deviation there, 1 / √mean, so that the loss is as curved for large counts as for small
+    ones. The predictive distribution, mean and log-variance, is the negative binomial one with these moments, since
+    what is not known of the rate adds to the variance; at equal moments it is Poisson's.
+    """
+
+    mean: float = 1.0
+
+    @property
+    def outputs(self) -> int:
+        """The log rate."""
+        return 1
+
+    def fits(self, width: int) -> bool:
+        """Exactly one."""
+        return width == 1
+
+    def _log_rate(self, out: Tensor) -> Tensor:
+        own = out[..., 0] / math.sqrt(max(1.0, self.mean))
+        return own.clamp(-STEEPEST, STEEPEST) + math.log(self.mean)
+
+    def losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """λ - y log λ + log y!, in double precision: for large counts it is a small difference of large numbers."""
+        log_rate, y = self._log_rate(out).double(), y.double()
+        return (log_rate.exp() - y * log_rate + (y + 1).lgamma()).to(out.dtype)
+
+    def predictive(self, out: Tensor) -> Tensor:
+        """Mean and variance are the rate."""
+        log_rate = self._log_rate(out)
+        return torch.stack([log_rate.exp(), log_rate], -1)
+
+    def averaged(self, relative: Tensor, variance: Tensor) -> Tensor:
+        """The distribution of a count whose log rate, relative to the mean's, is normal: a lognormal rate's moments."""
+        log_mean = (relative + variance / 2).clamp(-STEEPEST, STEEPEST) + math.log(self.mean)
+        mean = log_mean.exp()
+        return torch.stack([mean, log_mean + (mean * variance.clamp(max=STEEPEST).expm1()).log1p()], -1)
+
+    def temper(self, predictive: Tensor, temperature: float) -> Tensor:
+        """The variance is multiplied as a number's is, but stays at least that of Poisson's distribution, the mean."""
+        log_mean, s = predictive[..., 0].log(), predictive[..., 1]
+        return torch.stack([predictive[..., 0], torch.maximum(s + math.log(temperature), log_mean)], -1)
+
+    def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
+        """The negative binomial with r = m² / (v - m); where v is nearly m, Poisson's to first order in v/m - 1."""
+        m, s, y = predictive[..., 0].double(), predictive[..., 1].double(), y.double()
+        m = m.clamp(min=torch.finfo(torch.float64).tiny)
+        excess = (s - m.log()).expm1().clamp(min=0)
+        poisson = y * m.log() - m + excess / m * ((y - m).square() - y) / 2
+        r = m / excess.clamp(min=POISSON)
+        binomial = (y + r).lgamma() - r.lgamma() - r * (m / r).log1p() + y * (m.log() - (m + r).log())
+        return (torch.where(excess < POISSON, poisson, binomial) - (y + 1).lgamma()).to(predictive.dtype)
+
+    def curvature(self, out: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Fisher information of a log rate, the rate."""
+        log_rate = self._log_rate(out)
+        return [(log_rate, log_rate.detach().exp())]
+
+
 def likelihood_of(target: Target) -> Likelihood:
     """The likelihood for a target."""
     if isinstance(target, Classes):
         return Categorical(target.count)
+    if isinstance(target, Count):
+        return Counts(target.mean or 1.0)
     if isinstance(target, Number):
         return Gaussian(target.mean, target.deviation)
     raise TypeError(f"there is no likelihood for {type(target).__name__}")

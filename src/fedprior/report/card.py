@@ -118,9 +118,8 @@ def _images(model: PersonalModel) -> list[str]:
 
 def _columns(schema: Schema) -> list[str]:
     target = schema.target
-    levels = (
-        f"one of {', '.join(plain(level) for level in target.levels)}" if isinstance(target, Classes) else "a number"
-    )
+    names = [plain(level) for level in target.levels] if isinstance(target, Classes) else []
+    levels = f"one of {', '.join(names)}" if names else f"a {target.kind}"
     lines = [
         f"Predicted: {plain(schema.target_name)}, {levels}.",
         "",
@@ -157,11 +156,13 @@ def _quality(model: PersonalModel, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _target(model: PersonalModel) -> Any:
-    from fedprior.data.target import Number
-    from fedprior.models.likelihood import Categorical
+    from fedprior.data.target import Count, Number
+    from fedprior.models.likelihood import Categorical, Counts
 
     likelihood = model.method.task.likelihood
-    return Classes.numbered(likelihood.classes) if isinstance(likelihood, Categorical) else Number()
+    if isinstance(likelihood, Categorical):
+        return Classes.numbered(likelihood.classes)
+    return Count() if isinstance(likelihood, Counts) else Number()
 
 
 def unit(metric: Metric) -> str:

@@ -23,7 +23,7 @@ BANDS = 3
 BINS = 10
 LABEL = 30
 """Characters of a label; options are cut at thrice as many."""
-LABELS = {"classes": "classes", "number": "ranges of the target"}
+LABELS = {"classes": "classes", "number": "ranges of the target", "count": "ranges of the target"}
 
 
 @dataclass(frozen=True)
