@@ -231,7 +231,12 @@ def test_what_a_method_logs_of_single_rows_stays_at_the_site(tmp_path: Path) -> 
     method = Gossip().bind(plain.task, plain.train)
     sites, link = linked(method, data, tmp_path / "a")
     seen: list[Reply] = []
-    sites.tamper = lambda name, order, reply: seen.append(reply) or reply
+
+    def overheard(name: str, order: RoundOrder, reply: Reply) -> Reply:
+        seen.append(reply)
+        return reply
+
+    sites.tamper = overheard
     deployed(method, data, link, rounds=1)
     assert [set(reply.document["logs"]) for reply in seen if reply.arrays] == [{"loss"}] * len(SMALL)
     Gossip.rows = "loss"
