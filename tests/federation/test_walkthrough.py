@@ -116,7 +116,7 @@ def test_the_walk_through(tmp_path: Path) -> None:
 
     port = str(free_port())
     said = done(server, "init", "--port", port)
-    assert all(f"to {site}, by a private way" in said for site in SITES)
+    assert all(f"to {site}, by a private channel" in said for site in SITES)
     for site, home in homes.items():
         shutil.copytree(server / "study" / "sites" / site, home / "federation")
         shutil.copy(home / "patients.csv", home / "federation")

@@ -21,6 +21,7 @@ from fedprior.data.site_table import Reading, SiteTable, pooled
 from fedprior.errors import FedpriorError
 from fedprior.experiment.loop import execute
 from fedprior.experiment.result import Result
+from fedprior.experiment.wording import privacy
 from fedprior.flower.agreement import configured
 from fedprior.flower.here import Here
 from fedprior.flower.node import Node
@@ -176,7 +177,8 @@ def test_of_an_input_with_few_known_values_no_sum_leaves(tmp_path: Path) -> None
     """The mean of one value is the value. Where no site may say anything, there is nothing to scale by."""
     paths = tables(tmp_path, rare=True)
     given = plan(paths, data={"scaling": "shared", "missing": "median"})
-    asked = {"kind": "check", "experiment": "trial", "config": dict(given.config), "schema": given.schema.document()}
+    asked = {"kind": "check", "experiment": "trial", "site": "bonn", "config": dict(given.config)}
+    asked["schema"] = given.schema.document()
     reply = Node("bonn", paths["bonn"], tmp_path / "state").answer(asked, {})
     age = list(given.schema.inputs).index("age")
     assert [float(values[age]) for values in reply.arrays.values()] == [0.0, 0.0, 0.0, 0.0]
@@ -209,13 +211,14 @@ def test_a_table_that_does_not_fit_is_told_by_columns_and_never_by_values(tmp_pa
 def test_an_exception_at_a_site_is_a_code(tmp_path: Path) -> None:
     paths = tables(tmp_path)
     (tmp_path / "bonn.csv").write_bytes(b"\xff\xfe patient 4711")
+    order = {"kind": "check", "experiment": "trial", "site": "bonn"}
     reply = Node("bonn", paths["bonn"], tmp_path / "state").answer(
-        {"kind": "check", "experiment": "trial", "config": {"method": {"name": "fedavg"}}, "schema": {"patient": 4711}},
+        {**order, "config": {"method": {"name": "fedavg"}}, "schema": {"patient": 4711}},
         {},
     )
     assert reply == Reply({"refused": "order"})
     given = plan({s: p for s, p in paths.items() if s != "bonn"})
-    asked = {"kind": "check", "experiment": "trial", "config": dict(given.config), "schema": given.schema.document()}
+    asked = {**order, "config": dict(given.config), "schema": given.schema.document()}
     assert Node("bonn", paths["bonn"], tmp_path / "state").answer(asked, {}) == Reply({"refused": "table"})
     log = (tmp_path / "state" / "trial" / "bonn" / "errors.log").read_text()
     assert "is not UTF-8 text" in log, "the site's own log has it all"
@@ -231,8 +234,8 @@ def test_a_table_that_changes_under_way_is_refused(tmp_path: Path) -> None:
     again = nodes(paths, tmp_path / "state")
     agreement = json.loads((tmp_path / "run.agreement.json").read_text())
     finish = {"kind": "finish", "selected": 1, "experiment": "trial", "agreement": agreement}
-    assert again.answer("bonn", finish, {}) == Reply({"refused": "changed"})
-    assert again.answer("aachen", finish, {}) == Reply({"finished": True})
+    assert again.answer("bonn", {**finish, "site": "bonn"}, {}) == Reply({"refused": "changed"})
+    assert again.answer("aachen", {**finish, "site": "aachen"}, {}) == Reply({"finished": True})
 
 
 def test_a_real_federation_hides_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +248,41 @@ def test_a_real_federation_hides_its_noise(tmp_path: Path, monkeypatch: pytest.M
     assert len(kept.read_text()) == 64
     sent = "".join(path.read_text() for path in (tmp_path / "state").rglob("agreement.json"))
     assert kept.read_text() not in sent
+
+
+def test_a_site_with_the_key_of_another_is_refused(tmp_path: Path) -> None:
+    """The server knows sites by their keys: with swapped folders, each would be asked in the other's name."""
+    paths = tables(tmp_path)
+    swapped = {"aachen": "bonn", "bonn": "aachen", "cologne": "cologne"}
+
+    def answer(site: str, document: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Reply:
+        return Node(swapped[site], paths[swapped[site]], tmp_path / "state").answer(document, arrays)
+
+    with pytest.raises(FedpriorError, match="2 of 3 sites cannot take part: 'aachen': its key is that of another site"):
+        serve(Here(answer), plan(paths), tmp_path / "run")
+    assert "this is 'bonn'" in (tmp_path / "state" / "trial" / "bonn" / "errors.log").read_text()
+
+
+@pytest.mark.parametrize("rows", [None, 0, 1])
+def test_a_table_with_next_to_nothing_is_refused(rows: int | None, tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    given = plan(paths)
+    if rows is None:
+        paths["bonn"].write_text("")
+    else:
+        pd.read_csv(paths["bonn"]).head(rows).to_csv(paths["bonn"], index=False)
+    with pytest.raises(FedpriorError, match="1 of 3 sites cannot take part: 'bonn': "):
+        serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+
+
+def test_a_site_is_told_what_differential_privacy_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDPRIOR_DP_SECRET", "")
+    paths = tables(tmp_path)
+    serve(nodes(paths, tmp_path / "state"), plan(paths, method={"name": "fedavg+dp"}), tmp_path / "run")
+    folder = tmp_path / "state" / "trial" / "bonn"
+    found, at_server = (json.loads((of / "summary.json").read_text())["privacy"] for of in (folder, tmp_path / "run"))
+    assert found == at_server
+    assert privacy({"privacy": found})[0] in (folder / "report.html").read_text()
 
 
 def test_another_plan_does_not_continue_an_experiment(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -214,3 +214,31 @@ def test_a_layout_by_hand() -> None:
 
 def test_an_unknown_code_says_nothing() -> None:
     assert reason("patient 4711") == reason(3) == CODES["internal"]
+
+
+def test_what_a_method_logs_of_single_rows_stays_at_the_site(tmp_path: Path) -> None:
+    """Names that are not on the list are dropped; under a name that is, a number per row is refused as a whole."""
+    data = federation(SMALL)
+
+    class Gossip(type(bound("fedavg", data))):  # type: ignore[misc]
+        rows: ClassVar[str] = "oldest_patient"
+
+        def local_update(self, client: Any, down: Any, data: Any, keys: Any) -> Any:
+            client, up, logs = super().local_update(client, down, data, keys)
+            return client, up, {**logs, self.rows: data.x.double().flatten()[None], "patient.loss": logs["loss"]}
+
+    plain = bound("fedavg", data)
+    method = Gossip().bind(plain.task, plain.train)
+    sites, link = linked(method, data, tmp_path / "a")
+    seen: list[Reply] = []
+
+    def overheard(name: str, order: RoundOrder, reply: Reply) -> Reply:
+        seen.append(reply)
+        return reply
+
+    sites.tamper = overheard
+    deployed(method, data, link, rounds=1)
+    assert [set(reply.document["logs"]) for reply in seen if reply.arrays] == [{"loss"}] * len(SMALL)
+    Gossip.rows = "loss"
+    with pytest.raises(TypeError):
+        deployed(method, data, linked(method, data, tmp_path / "b")[1], rounds=1)

@@ -36,8 +36,8 @@ def few_ill(path: Path, count: int = 4) -> None:
     pd.concat([frame[ill].head(count), frame[~ill]]).to_csv(path, index=False)
 
 
-def asked(given: Plan) -> dict[str, Any]:
-    document = {"kind": "check", "experiment": given.experiment, "config": dict(given.config)}
+def asked(given: Plan, site: str = "bonn") -> dict[str, Any]:
+    document = {"kind": "check", "site": site, "experiment": given.experiment, "config": dict(given.config)}
     return {**document, "schema": given.schema.document()}
 
 
@@ -67,7 +67,7 @@ def test_a_site_is_warned_before_anything_leaves(
     assert "warning: " in said
     assert "your smallest class has 3 training rows: a mean over fewer than 5" in said
     assert reply.document.keys() == {"version", "problems", "sizes"}
-    Node("aachen", paths["aachen"], tmp_path / "first").answer(asked(given), {})
+    Node("aachen", paths["aachen"], tmp_path / "first").answer(asked(given, "aachen"), {})
     assert capsys.readouterr().err == ""
     serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
     told = {entry["site"]: entry["warnings"] for entry in audited(tmp_path / "state")}
@@ -114,7 +114,7 @@ def test_a_server_that_skips_the_agreement_gets_nothing(tmp_path: Path) -> None:
     given = plan(paths, method={"name": "fedpac"}, rounds=1)
     serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
     agreement = json.loads((tmp_path / "run.agreement.json").read_text())
-    order = {"kind": "round", "round": 0, "counted": 0, "train": True, "report": True}
+    order = {"kind": "round", "site": "bonn", "round": 0, "counted": 0, "train": True, "report": True}
     node = Node("bonn", paths["bonn"], tmp_path / "other", min_class_rows=5)
     assert node.answer({**order, "experiment": "trial", "agreement": agreement}, {}) == Reply({"refused": "declined"})
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedprior.cli.arguments import Json, Options
+from fedprior.cli.federation_site import audit, doctor, site
 from fedprior.cli.screen import loading, say, screen
 from fedprior.cli.signals import SAME, interruptible
 from fedprior.errors import FedpriorError
@@ -19,17 +20,6 @@ app = typer.Typer(
     help="A real federation over Flower: the server, its sites, and a trial of both.", no_args_is_help=True
 )
 Server = Annotated[Path, typer.Argument(help="the server's folder, made by `federation init`")]
-Table = Annotated[Path, typer.Option("--table", help="the site's table, a CSV file")]
-Port = Annotated[int, typer.Option("--port", help="a free port on the site's machine, for Flower's own use")]
-MinClassRows = Annotated[
-    int,
-    typer.Option(
-        "--min-class-rows",
-        min=0,
-        help="decline a method that sends the mean of a class with fewer training rows; 0: warn below 5",
-    ),
-]
-State = Annotated[Path, typer.Option("--state", help="where the site keeps its states and its model")]
 
 
 @app.command()
@@ -101,7 +91,7 @@ def init_folder(
     console = screen(100)
     say(console, f"{place.folder}: the plan is in federation.toml, the schema in schema.toml")
     for name in names:
-        say(console, f"send {place.site(name)} to {name}, by a private way: it holds the site's key")
+        say(console, f"send {place.site(name)} to {name}, by a private channel: it holds the site's key")
     if place.proxied:
         say(console, f"the server listens at {place.listen}: start a proxy before it with server/nginx.conf, as root:")
         say(console, f"  nginx -c {place.server / 'nginx.conf'}")
@@ -121,6 +111,8 @@ def run(folder: Server) -> None:
     Example: fedprior federation run study
     """
     with loading("PyTorch", quiet=False):
+        from fedprior.experiment.folder import COMPLETE
+        from fedprior.experiment.wording import privacy
         from fedprior.flower import link
         from fedprior.flower.place import Place
 
@@ -131,9 +123,11 @@ def run(folder: Server) -> None:
         link.register(place)
         say(console, f"the server listens at {place.listen}; waiting for {', '.join(place.sites)}")
         link.submit(place)
-        ended = link.follow(place, lambda found: say(console, _told(found)))
+        ended = link.follow(place, lambda found: None if found["state"] == "failed" else say(console, _told(found)))
     if ended["state"] != "finished":
         raise FedpriorError(f"the experiment failed: {ended.get('why', 'see the log')}")
+    for sentence in privacy(json.loads((place.run / COMPLETE).read_text(encoding="utf-8"))):
+        say(console, sentence)
     say(console, f"results: {place.run}; the server still runs: `fedprior federation stop {folder}` ends it")
 
 
@@ -182,81 +176,8 @@ def stop(folder: Server) -> None:
     say(screen(100), "stopped" if stop_link(Place.read(folder)) else "nothing was running")
 
 
-@app.command()
-def site(
-    folder: Annotated[Path, typer.Argument(help="the site's folder, as it was received")],
-    table: Table,
-    state: State = Path("state"),
-    port: Port = 9094,
-    min_class_rows: MinClassRows = 0,
-) -> None:
-    """Start this site's node, and keep it running until Ctrl-C.
-
-    Example: fedprior federation site basel --table basel.csv
-    """
-    from fedprior.flower.keep import keep_running
-    from fedprior.flower.processes import environment, mark, marked, supernode
-    from fedprior.flower.settings import SiteSettings
-
-    if not table.is_file():
-        raise FedpriorError(f"there is no file '{table}': give --table the site's CSV file.")
-    own = SiteSettings.read(folder)
-    if marked([mark(folder)]):
-        raise FedpriorError(f"the node of '{own.site}' already runs on this machine.")
-    command = supernode(folder, own.address, own.site, table, state, port, min_class_rows)
-    with interruptible(lambda: "the node has ended; the same command starts it again"):
-        keep_running(
-            command, environment(state.absolute() / ".flwr"), lambda line: say(screen(100), line), mark=mark(folder)
-        )
-
-
-@app.command()
-def doctor(
-    folder: Annotated[Path, typer.Argument(help="the server's or a site's folder")],
-    table: Annotated[Path | None, typer.Option("--table", help="at a site: its table")] = None,
-    state: State = Path("state"),
-    port: Port = 9094,
-    min_class_rows: MinClassRows = 0,
-    as_json: Json = False,
-) -> None:
-    """Check versions, certificates, clocks, ports, disk and the table, at either end.
-
-    Example: fedprior federation doctor basel --table basel.csv
-    """
-    with loading("PyTorch", quiet=as_json):
-        from fedprior.flower.doctor import examine
-
-        found = examine(folder, table, state, port, min_class_rows)
-    if as_json:
-        print(json.dumps([entry._asdict() for entry in found], indent=2))
-    else:
-        for entry in found:
-            mark = "FAIL" if not entry.fine else "NOTE" if entry.mind else "ok  "
-            say(screen(100), f"{mark}  {entry.what}: {entry.told}")
-    if not all(entry.fine for entry in found):
-        raise FedpriorError(
-            f"{sum(not entry.fine for entry in found)} of {len(found)} checks failed: correct them first."
-        )
-
-
-@app.command()
-def audit(
-    state: Annotated[Path, typer.Argument(help="the site's state folder")],
-    each: Annotated[bool, typer.Option("--messages", help="list every message with its round")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show what has left this site: fields, meaning and bytes of every message.
-
-    Example: fedprior federation audit state
-    """
-    from fedprior.flower.audit import audited, lines
-
-    found = audited(state)
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        for line in lines(found, each=each):
-            say(screen(120), line)
+for command in (site, doctor, audit):
+    app.command()(command)
 
 
 @app.command("try")

@@ -13,6 +13,7 @@ from fedprior.flower.agreement import Agreement
 from fedprior.flower.codec import encode
 from fedprior.flower.refusal import RefusedError
 from fedprior.flower.site import Site
+from fedprior.guards import spent
 
 MODEL, SUMMARY, CARD, REPORT = "model.safetensors", "summary.json", "model-card.md", "report.html"
 
@@ -45,7 +46,9 @@ def finish(site: Site, agreement: Agreement, selected: int) -> Path:
 def described(site: Site, agreement: Agreement) -> dict[str, Any]:
     """How to build the method again, as every personal model's file says."""
     method, data, settings = site.context.method, site.context.federation, agreement.configuration.settings()
+    private = spent(method, settings.rounds)
     return {
+        **({} if private is None else {"privacy": private}),
         "version": __version__,
         "method": {"name": method.about.name, **method.hyperparameters()},
         "model": dict(agreement.setup().model),

@@ -54,6 +54,10 @@ class Node(NamedTuple):
         kinds = {"check": self._check, "spread": self._spread, "round": self._round, "finish": self._finish}
         if document.get("kind") not in kinds:
             raise RefusedError("order", "the order is of a kind that this version does not know.")
+        if document.get("site") != self.site:
+            raise RefusedError(
+                "name", f"this is '{self.site}', and the server knows its key as another site's: use your own folder."
+            )
         return kinds[document["kind"]](document, arrays, store)
 
     def _table(self, document: Mapping[str, Any]) -> SiteTable:

@@ -78,6 +78,7 @@ class RoundOrder(BaseModel):
     model_config = STRICT
 
     kind: Literal["round"] = "round"
+    site: str = ""
     round: Annotated[int, Field(ge=0)]
     counted: Annotated[int, Field(ge=0)]
     splits: tuple[Literal["train", "validation", "test"], ...] | None = None

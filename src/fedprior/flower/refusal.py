@@ -6,6 +6,7 @@ from fedprior.errors import FedpriorError
 
 CODES = {
     "order": "it did not understand the order: run the same version of fedprior at both ends",
+    "name": "its key is that of another site: give every site its own folder",
     "table": "its table cannot be read or does not fit the schema",
     "changed": "its table has changed since the experiment began",
     "another": "it knows another experiment by this name: choose a new name",

@@ -59,6 +59,7 @@ class Remote:
     def _order(self, row: int, evaluate: EvaluateJob | None, train: TrainJob | None) -> RoundOrder:
         number = next(job.round for job in (train, evaluate) if job is not None)
         return RoundOrder(
+            site=self.context.federation.clients[row],
             round=number,
             counted=int(self.memory.counted[row]),
             splits=None if evaluate is None else evaluate.splits,

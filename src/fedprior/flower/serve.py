@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ def serve(link: Link, plan: Plan, folder: Path, observe: Observer | None = None)
     with at_work(folder, lambda: folders.begin(setup, folder)):
         result = folders.carry_out(setup, folder, observe=observe, runner=runner)
     finish = {"kind": "finish", "selected": result.selected, **document}
-    replies = link.exchange([Order(site, finish) for site in sorted(agreement.sites)])
+    replies = link.exchange(_orders(sorted(agreement.sites), finish))
     _tell_unfinished(replies, agreement, observe)
     return result
 
@@ -97,12 +97,16 @@ def agree(link: Link, plan: Plan) -> Agreement:
     asked = {"kind": "check", "experiment": plan.experiment, "config": dict(plan.config)}
     asked["schema"] = plan.schema.document()
     configured(plan.config)  # what is wrong with it is told before anyone is asked
-    orders = [Order(site, asked) for site in sorted(plan.sites)]
-    replies = check_answers(link.exchange(orders), plan.sites, "the agreement")
+    replies = check_answers(link.exchange(_orders(sorted(plan.sites), asked)), plan.sites, "the agreement")
     _refuse_misfits(replies)
     sizes = {site: _sizes(site, reply) for site, reply in sorted(replies.items())}
     target = _target(link, asked, plan.schema.target, {site: replies[site] for site in sorted(replies)})
     return Agreement(plan.experiment, plan.config, plan.schema, sizes, target, _scaler(plan, replies))
+
+
+def _orders(sites: Sequence[str], document: Mapping[str, Any]) -> list[Order]:
+    """The same to all, each with the name that the server knows the site by."""
+    return [Order(site, {**document, "site": site}) for site in sites]
 
 
 def _refuse_misfits(replies: Mapping[str, Reply]) -> None:
@@ -149,7 +153,7 @@ def _target(link: Link, asked: Mapping[str, Any], target: Target, replies: Mappi
     sums = [_numbers(reply.document.get("labels"), 2) for reply in replies.values()]
     n = int(sum(count for count, _ in sums))
     mean = sum(total for _, total in sums) / n
-    orders = [Order(site, {**asked, "kind": "spread", "mean": mean}) for site in replies]
+    orders = _orders(list(replies), {**asked, "kind": "spread", "mean": mean})
     found = check_answers(link.exchange(orders), list(replies), "the agreement")
     square = sum(_numbers([found[site].document.get("square")], 1)[0] for site in replies) / n
     return replace(target, mean=mean, deviation=square**0.5 or 1.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprior.data.target import Target
+from fedprior.experiment.wording import privacy
 from fedprior.flower.audit import audited_site, lines
 from fedprior.metrics import SELECTS, Metric, metrics_of, shown
 from fedprior.report.card import unit
@@ -28,7 +29,7 @@ def report(folder: Path, summary: Mapping[str, Any], target: Target) -> str:
     )
     _, *sent = lines([audited_site(folder)])
     sections = [
-        Section("How good it is", [Prose(told), _table(summary, metrics)]),
+        Section("How good it is", [Prose(told), _table(summary, metrics), *map(Prose, privacy(summary))]),
         Section("Learning curves", _curves(summary, metrics)),
         Section("What has left this site", [Listing([line.strip() for line in sent])]),
     ]

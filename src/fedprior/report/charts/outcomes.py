@@ -54,7 +54,7 @@ def curves(rows: Sequence[Row], series: Mapping[str, str], title: str) -> Chart:
     dash = alt.Scale(domain=["validation", "test"], range=[[1, 0], [4, 3]])
     picked = alt.selection_point(name="picked", fields=["series"], bind="legend")
     base = alt.Chart(inline(rows)).encode(
-        x=alt.X("round:Q", title="round", axis=alt.Axis(format="d", tickMinStep=1, grid=False)),
+        x=alt.X("round:Q", title="round", axis=alt.Axis(format="d", tickMinStep=1, grid=False, **_ticks(rows))),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
         color=colours(series),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.12)),
@@ -68,6 +68,13 @@ def curves(rows: Sequence[Row], series: Mapping[str, str], title: str) -> Chart:
         base.transform_filter("datum.selected").mark_point(size=130, filled=False, strokeWidth=2),
     ]
     return alt.LayerChart(layer=layers).properties(width=WIDE, height=HIGH)
+
+
+def _ticks(rows: Sequence[Row]) -> dict[str, Any]:
+    """Whole numbers for a few rounds, where Vega would put ticks between them and write those rounded."""
+    rounds = [int(row["round"]) for row in rows]
+    few = bool(rounds) and max(rounds) - min(rounds) < 10
+    return {"values": list(range(min(rounds), max(rounds) + 1))} if few else {}
 
 
 def reliability(rows: Sequence[Row], series: Mapping[str, str], claim: str, truth: str) -> Chart:
