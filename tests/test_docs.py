@@ -51,6 +51,28 @@ def test_equations_stand_beside_functions_that_exist(page: str) -> None:
     assert [function for function in functions if not named(function)] == []
 
 
+def rows_of(page: str, heading: str) -> dict[str, list[str]]:
+    """The rows of all tables under a heading, by their first cell; the cells of two tables with the same row follow."""
+    found: dict[str, list[str]] = {}
+    section = (ROOT / page).read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    for line in re.findall(r"^\| (.*) \|$", section, re.MULTILINE):
+        name, *cells = line.replace("**", "").split(" | ")
+        found.setdefault(name, []).extend(cells)
+    return found
+
+
+def test_the_readme_shows_the_results_of_own_tables() -> None:
+    """Local, FedAvg-FT, the recommended method and the better mixed model, rounded, of five tables, random splits."""
+    shown, measured = rows_of("README.md", "Does it help?"), rows_of("docs/results.md", "Own tables")
+    names = [name for name in shown if name != "table"]
+    assert len(names) == 5
+    for name in names:
+        recommended, intercepts, slopes, _, local, _, _, fine_tuned, *_ = measured[f"{name.split()[0]}, random"]
+        truth = [local, fine_tuned, recommended, min(intercepts, slopes)]
+        for told, found in zip(shown[name][1:], truth, strict=True):
+            assert float(told) == pytest.approx(float(found), abs=5.01e-4), name
+
+
 def test_the_example_of_a_table_is_one(tmp_path: Path) -> None:
     """With its search: two columns that share their runs, and a quick version of one of them."""
     example, figure, search = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "papers.md").read_text(), re.DOTALL)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from fedprior.errors import of_the_disk, unknown
+from fedprior.errors import no_column, of_the_disk, unknown
 
 TABLES = ["a/table1-x", "a/table1-y", "a/table6"]
 
@@ -34,3 +34,8 @@ def test_errors_of_the_disk() -> None:
     assert told(errno.ENOSPC, "x").startswith("the disk is full: make room")
     assert told(errno.EACCES, "some/where") == "'some/where' cannot be read or written: permission denied."
     assert told(errno.EIO) == "a file cannot be read or written: input/output error."
+
+
+def test_a_column_is_found_whatever_its_case() -> None:
+    assert "did you mean 'Hospital'?" in str(no_column("'a.csv'", "HOSPITAL", ["age", "Hospital"]))
+    assert "its columns are age, Hospital." in str(no_column("'a.csv'", "ward", ["age", "Hospital"]))

@@ -15,9 +15,9 @@ from fedprior.data.registry import DATASETS
 from fedprior.experiment.participation import Participation
 from fedprior.models import MODELS
 from fedprior.protocol import METHODS
+from fedprior.report.options import options
 from fedprior.training import Train
 from website import reference
-from website.options import options
 from website.pages import ROOT, places, relinked
 
 THINGS: dict[str, Any] = {

@@ -41,7 +41,10 @@ PYTHON: dict[str, tuple[str, list[str]]] = {
     "estimators": ("scikit-learn estimators", ["fedprior.FederatedClassifier", "fedprior.FederatedRegressor"]),
     "method": (
         "Writing a method",
-        ["fedprior.protocol", "fedprior.data.client", "fedprior.training", "fedprior.Train"],
+        [
+            *("fedprior.protocol", "fedprior.models.task.Task", "fedprior.data.client", "fedprior.training"),
+            *("fedprior.Train", "fedprior.tree", "fedprior.rng"),
+        ],
     ),
     "wrappers": ("Wrappers", ["fedprior.wrappers", "fedprior.guards"]),
     "loggers": ("Experiment loggers", ["fedprior.loggers"]),

@@ -65,6 +65,14 @@ def unknown(kind: str, given: Any, valid: Iterable[str], where: str = "") -> Fed
     return FedpriorError(f"unknown {kind} '{text}'{f' in {where}' if where else ''}: {hint}")
 
 
+def no_column(where: str, given: str, columns: Iterable[str]) -> FedpriorError:
+    """The error for a column `given` that `where` does not have: the one of `columns` that was meant, or all."""
+    names = {str(name).lower(): str(name) for name in columns}
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.75)
+    hint = f"did you mean '{names[near[0]]}'?" if near else f"its columns are {', '.join(names.values())}."
+    return FedpriorError(f"{where} has no column '{cut(given)}': {hint}")
+
+
 def of_the_disk(error: OSError) -> FedpriorError:
     """What the system says of a file or a disk in `error`, as one sentence."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -88,7 +88,20 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.new_sites, self.random_state, self.workers = new_sites, random_state, workers
 
     def fit(self, X: Any, y: ArrayLike | None = None, *, target: str | None = None) -> Self:
-        """Train one model per site. The target is `y`, or the column `target` of the table."""
+        """Train one model per site.
+
+        Args:
+            X: A DataFrame with the site column and the inputs, or an array [n, inputs] of a single site.
+            y: The target of every row, [n].
+            target: Instead of `y`: the column of `X` to predict.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            InputError: If neither `y` nor `target` is given, a column is missing, or rows are too few. It is a
+                `FedpriorError` and a `ValueError`.
+        """
         with _value_errors():
             self.target_ = target
             if target is not None:
@@ -230,9 +243,30 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """Classes, with one model per site.
 
-    `method`: a name as in `fedprior methods`, a method such as `FedMAP(sigma2=15)`, or "auto": the usual few are
-    trained and the one with the lowest validation NLL is kept. After `fit`: `classes_`, `sites_`, `method_` (its name),
-    `score_table_` (one row per method), `result_` (the run: `result_.clients`, `result_.model(site)`, `result_.prior`).
+    Args:
+        method: A name as in `fedprior methods`, a method such as `FedMAP(sigma2=15)`, or "auto": the usual few are
+            trained, and the one with the lowest validation NLL is kept.
+        site: The column of the table that names the site; by default, all rows are those of one site.
+        model: As in `fedprior.run`: a network, a name, or a section; by default softmax regression.
+        rounds: Communication rounds; by default as many as the recipe for tables has.
+        validation: Share of each site's rows that chooses the round and the method.
+        test: Share of each site's rows that fills `score_table_`.
+        scaling: "shared" scales inputs by sums over all sites, "own" at each site by its own rows.
+        kinds: Kinds of columns that are guessed wrongly, such as `{"stage": "category"}`.
+        new_sites: What `predict` does with rows of a site that was not in `fit`: "refuse", or use the "shared" model.
+        random_state: The seed of splits, weights and batches.
+        workers: Worker processes, or "auto"; results do not depend on it.
+
+    After `fit`: `classes_`, `sites_`, `method_` (its name), `score_table_` (one row per method), and `result_` (the
+    run, with `result_.clients`, `result_.model(site)` and `result_.prior`).
+
+    Examples:
+        >>> import fedprior, pandas as pd
+        >>> table = pd.DataFrame({"site": ["a", "b"] * 30, "dose": [1.0, 2.0, 3.0, 4.0, 5.0] * 12})
+        >>> table["ill"] = ["yes" if dose > 2.5 else "no" for dose in table["dose"]]
+        >>> model = fedprior.FederatedClassifier("fedmap", site="site", rounds=5).fit(table, target="ill")
+        >>> model.predict_proba(table.head(3)).shape, list(model.classes_)
+        ((3, 2), ['no', 'yes'])
     """
 
     _kind = "classes"

@@ -105,7 +105,11 @@ UNBOUND = _Unbound()
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(**STRICT, arbitrary_types_allowed=True))
 class Method(ABC, Generic[S, C, D, U, P]):
-    """One way to learn a prior and the posteriors under it. Subclasses override no concrete function."""
+    """One way to learn a prior and the posteriors under it: options as fields, and pure functions of explicit state.
+
+    `Method[S, C, D, U, P]` names the types of the server's state, a client's state, the message down, the message up
+    and the personal model. Every tensor of a client has the client axis first, [C, ...].
+    """
 
     about: ClassVar[About]
     hints: ClassVar[Hints] = Hints()

@@ -51,11 +51,11 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
-        """The root key of a run."""
+        """The root key of the run with this `seed`."""
         return cls(_mix(seed & _MASK))
 
     def fold(self, *tags: str | int) -> Key:
-        """A new key for a narrower purpose."""
+        """A new key for a narrower purpose, named by `tags`: `key.fold("round", 3)`."""
         word = self.word
         for tag in tags:
             word = _mix(word ^ _word(tag))
@@ -93,7 +93,7 @@ class Keys:
 
     @classmethod
     def of(cls, root: Key, clients: Sequence[str]) -> Keys:
-        """The clients' own keys; by name, so that their order does not matter."""
+        """The keys of `clients` under `root`; by name, so that their order does not matter."""
         return cls(root, tuple(root.fold("client", name).word for name in clients))
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Keys:
         return Keys(self.root, origin, self.tags)
 
     def fold(self, *tags: str | int) -> Keys:
-        """Each client's key for a narrower purpose."""
+        """Each client's key for a narrower purpose, named by `tags`: `keys.fold("noise", step)`."""
         return Keys(self.root, self.origin, self.tags + tags, self)
 
     @cached_property
@@ -124,7 +124,7 @@ class Keys:
         return iter(self.each)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Standard normal draws [C, *shape], each client from its own stream."""
+        """Standard normal draws [C, *shape] of type `dtype`, each client from its own stream."""
         draws, generator = torch.empty(len(self), *shape, dtype=dtype), torch.Generator()
         for row, key in zip(draws.unbind(), self, strict=True):
             row.normal_(generator=key.seed(generator))

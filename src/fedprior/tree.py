@@ -21,7 +21,7 @@ AVERAGED_SCALARS = 400_000  # converted to float64 at a time: they stay in the c
 
 
 def map(f: Callable[..., Tensor], tree: T, *rest: Any) -> T:
-    """Apply `f` leaf by leaf to trees of one structure."""
+    """Apply `f` leaf by leaf to `tree` and the trees `rest` of the same structure: a tree of the results."""
     if isinstance(tree, Tensor):
         return f(tree, *rest)  # type: ignore[return-value]
     if isinstance(tree, dict):
@@ -32,7 +32,7 @@ def map(f: Callable[..., Tensor], tree: T, *rest: Any) -> T:
 
 
 def items(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Leaves with their paths, such as `theta/base.0.weight`, in structure order."""
+    """The leaves of `tree` with their paths, such as `theta/base.0.weight`, in structure order; `path` is a prefix."""
     if isinstance(tree, Tensor):
         yield path, tree
     elif isinstance(tree, dict):
@@ -51,12 +51,12 @@ def leaves(tree: Any) -> list[Tensor]:
 
 
 def flatten(tree: Any) -> dict[str, Tensor]:
-    """Path -> tensor: what a file or a message holds. `unflatten` is the inverse."""
+    """`tree` as path -> tensor: what a file or a message holds. `unflatten` is the inverse."""
     return dict(items(tree))
 
 
 def unflatten(kind: Any, flat: Mapping[str, Tensor], path: str = "") -> Any:
-    """Rebuild a tree of type `kind` (a NamedTuple class, `Params` or `Tensor`) from its flat form."""
+    """Rebuild a tree of type `kind` (a NamedTuple class, `Params` or `Tensor`) from its `flat` form, below `path`."""
     if kind is Tensor:
         return flat[path]
     prefix = f"{path}/" if path else ""
@@ -67,18 +67,18 @@ def unflatten(kind: Any, flat: Mapping[str, Tensor], path: str = "") -> Any:
 
 
 def index(tree: T, rows: Tensor | slice | int | Sequence[int]) -> T:
-    """Rows of the client axis: a slice gives views, indices give copies."""
+    """The `rows` of the client axis of `tree`: a slice gives views, indices give copies."""
     return map(lambda leaf: leaf[rows], tree)
 
 
 def cat(trees: Sequence[T]) -> T:
-    """Join stacks along the client axis."""
+    """Join the stacks `trees` along the client axis."""
     first, *rest = trees
     return map(lambda *leaf: torch.cat(leaf), first, *rest) if rest else first
 
 
 def expand(tree: T, clients: int) -> T:
-    """One shared tree as a stack, without a copy: every client sees the same memory."""
+    """One shared `tree` as a stack of `clients`, without a copy: all see the same memory."""
     return map(lambda leaf: leaf.expand(clients, *leaf.shape), tree)
 
 
@@ -88,7 +88,7 @@ def clone(tree: T) -> T:
 
 
 def zeros_like(tree: T) -> T:
-    """Zeros of the same shapes."""
+    """Zeros in the shapes of `tree`."""
     return map(torch.zeros_like, tree)
 
 
@@ -133,7 +133,7 @@ def _scaled(scale: Tensor, leaf: Tensor) -> Tensor:
 
 
 def average(tree: T, weights: Tensor) -> T:
-    """Weighted mean over the client axis, accumulated in float64 and cast back; weights [R] need not sum to 1."""
+    """Weighted mean of `tree` over the client axis, in float64 and cast back; `weights` [C] need not sum to 1."""
     share = weights.double() / weights.double().sum()
 
     def mean(leaf: Tensor) -> Tensor:
@@ -149,5 +149,5 @@ def average(tree: T, weights: Tensor) -> T:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of all leaves, as a message would carry them."""
+    """Bytes of all leaves of `tree`, as a message would carry them."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

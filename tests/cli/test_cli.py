@@ -104,6 +104,11 @@ def refused(found: Outcome, *words: str) -> None:
         (("method.sigm2=3",), ("did you mean 'sigma2'?",)),
         (("methd.sigma2=3",), ("did you mean 'method'?",)),
         (("rouds=3",), ("did you mean 'rounds'?",)),
+        (("sigma2=3",), ("write method.sigma2=value",)),
+        (("lr=3",), ("write train.lr=value",)),
+        (("clients=3",), ("write data.clients=value",)),
+        (("hidden=[3]",), ("write model.hidden=value",)),
+        (("data.target=Clas",), ("did you mean 'class'?",)),
         (("train.lrate=3",), ("lrate",)),
         (("model.hiden=[3]",), ("did you mean 'hidden'?",)),
         (("data.taget=x",), ("taget",)),
@@ -281,6 +286,7 @@ def test_what_is_no_run_cannot_be_resumed(call: Call, tmp_path: Path) -> None:
         (("--methods", "fedavg", "methods.fedmapp.sigma2=3"), ("did you mean 'fedmap'?",)),
         (("--methods", "fedmap", "methods.fedmap.sigma2=0"), ("sigma2 = 0",)),
         (("--methods", "fedmap", "methods.fedmap.sgma2=1"), ("did you mean 'sigma2'?",)),
+        (("--methods", "fedmap", "sigma2=3"), ("write methods.NAME.sigma2=value",)),
         (("--methods", ""), ("nothing to compare",)),
         ((), ("nothing to compare",)),
     ],
@@ -443,6 +449,24 @@ def test_methods(call: Call) -> None:
     assert all(m["bytes_up"] >= 0 and m["bytes_down"] >= 0 for m in found if m["name"] not in linear)
     assert all(m["paper"] and m["group"] for m in found)
     assert "fedmap" in call.good("methods").out
+
+
+def test_one_method(call: Call) -> None:
+    """Its equations and options, and those of the wrappers that follow its name."""
+    text = call.good("methods", "fedmap+ft").out
+    assert "γ = Σ ω_k θ_k / Σ ω_k" in text
+    assert "variance σ² of the prior" in text
+    assert "ft.steps" in text
+    found = json.loads(call.good("methods", "fedavg+am", "--json").out)
+    options = {option["name"]: option for option in found["options"]}
+    assert (options["server_step.step"]["default"], options["server_step.step"]["range"]) == ("2.0", "> 0")
+    refused(call("methods", "fedmp"), "did you mean 'fedmap'?")
+    refused(call("methods", "fedmap+fx"), "did you mean 'ft'?")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_can_be_described(call: Call, name: str) -> None:
+    assert "Personal: " in call.good("methods", name).out
 
 
 def test_data_list(call: Call) -> None:

@@ -14,13 +14,15 @@ from fedprior.cli.screen import loading, say, screen
 from fedprior.errors import FedpriorError
 
 Place = Annotated[Path, typer.Argument(metavar="RUN", help="the output folder of a run or a comparison")]
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the run's columns; of images, a folder")]
+Table = Annotated[Path, typer.Argument(metavar="TABLE", help="a table with the run's columns, or a folder of images")]
 Prior = Annotated[
     Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or the file of its prior")
 ]
 Model = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run or comparison, or a model's file")]
-Of = Annotated[str | None, typer.Option("--method", help="of a comparison; by default the recommended method")]
-Site = Annotated[str | None, typer.Option("--site", help="whose model")]
+Of = Annotated[
+    str | None, typer.Option("--method", help="which method of a comparison; by default the recommended one")
+]
+Site = Annotated[str | None, typer.Option("--site", help="the site whose model to use")]
 
 
 class Format(StrEnum):
@@ -33,7 +35,9 @@ class Format(StrEnum):
 def join(
     run: Prior,
     table: Table,
-    site_name: Annotated[str | None, typer.Option("--site-name", help="by default the name of the file")] = None,
+    site_name: Annotated[
+        str | None, typer.Option("--site-name", help="name of the new site; by default that of the file")
+    ] = None,
     method: Of = None,
     updates: Annotated[
         int | None, typer.Option("--updates", min=0, help="local updates; by default one per round of the run")
@@ -43,8 +47,8 @@ def join(
 ) -> None:
     """Make a personal model for a site that was not part of the run, without training the federation again.
 
-    Shows how many of its rows it takes until its own model beats the shared one, and leaves the model and a JSON file
-    in RUN/joined, or beside the prior in joined. Of a run on images, TABLE is a folder with CLASS/*.png.
+    Shows how many of its rows the site needs before its own model beats the shared one, and leaves the model and a JSON
+    file in RUN/joined, or in `joined` beside the prior. For a run on images, TABLE is a folder with CLASS/*.png.
 
     Example: fedprior join runs/hospitals basel.csv --site-name Basel
     """
@@ -78,7 +82,9 @@ def predict(
     table: Table,
     site: Site = None,
     method: Of = None,
-    out: Annotated[Path | None, typer.Option("--out", help="a CSV file; by default, they are printed")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="write them to this CSV file instead of printing them")
+    ] = None,
 ) -> None:
     """Predict every row of a table, or every image in a folder, with a site's model, as CSV.
 
@@ -144,9 +150,3 @@ def card(run: Place, site: Site = None, method: Of = None) -> None:
         written = write_cards(run, site, method)
     for path in written:
         say(screen(), str(path))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (join, predict, export, card):
-        app.command(command.__name__)(command)

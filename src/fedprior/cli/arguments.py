@@ -11,7 +11,7 @@ Options = Annotated[
     list[str] | None,
     typer.Argument(help="overrides such as data.skew=label, method.sigma2=15, train.lr=0.01, model.name=mlp"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 WritePage = Annotated[bool, typer.Option("--report/--no-report", help="write report.html into the output folder")]
 Data = Annotated[str | None, typer.Option("--data", help="data set, see `fedprior data list`")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="communication rounds")]
@@ -21,7 +21,7 @@ Workers = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="new folder for the results")]
 File = Annotated[Path | None, typer.Option("--config", help="a TOML file with the same keys as the overrides")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors")]
 
 
 def sections(

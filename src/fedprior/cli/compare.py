@@ -26,11 +26,15 @@ Arguments = Annotated[
         "images (SITE/CLASS/*.png), then overrides such as data.kinds.age=number, methods.fedmap.sigma2=15",
     ),
 ]
-Column = Annotated[str | None, typer.Option("--site", help="of a table: the column that names the site")]
-Target = Annotated[str | None, typer.Option("--target", help="of a table: the column to predict")]
-Group = Annotated[str | None, typer.Option("--group", help="a column: its rows with the same value are split together")]
-Time = Annotated[str | None, typer.Option("--time", help="a column: each site's latest rows are tested on")]
-Splits = Annotated[int | None, typer.Option("--splits", help="repeated splits; of a table 5 by default")]
+Column = Annotated[str | None, typer.Option("--site", help="the column of the table that names the site")]
+Target = Annotated[str | None, typer.Option("--target", help="the column of the table to predict")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="a column, such as the patient: rows with the same value stay together")
+]
+Time = Annotated[
+    str | None, typer.Option("--time", help="a column, such as a date: each site is tested on its latest rows")
+]
+Splits = Annotated[int | None, typer.Option("--splits", help="number of repeated splits; 5 by default for a table")]
 Methods = Annotated[str | None, typer.Option("--methods", help="comma-separated names, or `all`; a few by default")]
 Baselines = Annotated[bool, typer.Option("--baselines/--no-baselines", help="also run Local and FedAvg-FT")]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +13,17 @@ import typer
 from rich.console import Console
 
 from fedprior import __version__
-from fedprior.cli import after, data, federation, papers, reporting
+from fedprior.cli import data, federation
+from fedprior.cli.after import card, export, join, predict
 from fedprior.cli.arguments import Data, File, Json, Options, Out, Quiet, Rounds, Seed, Workers, WritePage, sections
 from fedprior.cli.benchmark import benchmark
 from fedprior.cli.compare import compare
 from fedprior.cli.doctor import doctor
 from fedprior.cli.finish import finish, free
-from fedprior.cli.screen import loading, replace_unknown, screen
+from fedprior.cli.methods import methods
+from fedprior.cli.papers import papers, reproduce
+from fedprior.cli.reporting import report, watch
+from fedprior.cli.screen import loading, replace_unknown
 from fedprior.cli.signals import SAME, handled
 from fedprior.cli.tune import tune
 from fedprior.errors import TOO_LARGE, FedpriorError, FedpriorWarning, cut, of_the_disk, of_the_memory
@@ -43,15 +48,6 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="data")
-app.add_typer(federation.app, name="federation")
-app.command("compare")(compare)
-app.command("tune")(tune)
-app.command("doctor")(doctor)
-app.command("benchmark")(benchmark)
-papers.register(app)
-after.register(app)
-reporting.register(app)
 
 
 def main() -> None:
@@ -131,13 +127,14 @@ A table of a paper, its numbers beside ours:
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
         print(GREETING)
 
 
-@app.command()
 def run(
     options: Options = None,
     method: Annotated[str | None, typer.Option("--method", help="method, see `fedprior methods`")] = None,
@@ -183,7 +180,6 @@ def run(
     finish(result, target, quiet=quiet, as_json=as_json, page=page)
 
 
-@app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="the output folder of a run or a comparison")],
     page: WritePage = True,
@@ -203,19 +199,24 @@ def resume(
     finish(found, folder, quiet=quiet, as_json=as_json, page=page)
 
 
-@app.command("methods")
-def list_methods(as_json: Json = False) -> None:
-    """List the methods.
+def help_of(command: Callable[..., None]) -> str:
+    """A command's docstring with every paragraph in one line: the terminal decides where lines end."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(text if text.startswith(" ") else text.replace("\n", " ") for text in paragraphs)
 
-    Example: fedprior methods
-    """
-    from fedprior.experiment.catalogue import catalogue
-    from fedprior.report import tables
 
-    if as_json:
-        print(json.dumps(catalogue(), indent=2))
-    else:
-        screen(120).print(tables.methods())
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Start here": (compare, doctor),
+    "After training": (report, predict, join, export, card),
+    "Experiments": (run, resume, watch, tune, methods),
+    "Papers and benchmarks": (papers, reproduce, benchmark),
+}
+"""The commands, as the help groups them."""
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(command.__name__, help=help_of(command), rich_help_panel=panel)(command)
+app.add_typer(data.app, name="data", rich_help_panel="Data and real sites")
+app.add_typer(federation.app, name="federation", rich_help_panel="Data and real sites")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def reproduce(
     save: Annotated[bool, typer.Option("--save", help="also merge a part into the results beside the table")] = False,
     so_far: Annotated[bool, typer.Option("--so-far", help="run nothing; print what is finished")] = False,
     search: Annotated[bool, typer.Option("--search", help="choose unspecified settings on validation data")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print only errors")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
     """Run a paper's table, or continue it, and print the paper's numbers beside ours.
@@ -169,9 +169,3 @@ def _search(table: Table, folder: Path, workers: int | str, *, quiet: bool, as_j
         console = screen()
         console.print(report.choices(found))
         say(console, f"written: {path}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("papers")(papers)
-    app.command("reproduce")(reproduce)

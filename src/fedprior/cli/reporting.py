@@ -32,7 +32,7 @@ def watch(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="of this machine; 0: any that is free")] = 0,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in a browser")] = True,
 ) -> None:
-    """Show the report of a run while it goes on, in a browser on this machine; Ctrl-C ends it.
+    """Show the report of a run while it is in progress, in a browser on this machine; Ctrl-C ends it.
 
     Example: fedprior watch runs/hospitals
     """
@@ -47,9 +47,3 @@ def watch(
         if browser:
             webbrowser.open(server.url)
         server.serve_forever()
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("report")(report)
-    app.command("watch")(watch)

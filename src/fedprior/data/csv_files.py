@@ -14,7 +14,7 @@ from fedprior.data.columns import Kind
 from fedprior.data.reading import read_file, read_folder
 from fedprior.data.schema import Schema
 from fedprior.data.table import Recipe, Scaling, Table
-from fedprior.errors import FedpriorError, FedpriorWarning
+from fedprior.errors import FedpriorError, FedpriorWarning, no_column
 
 RECIPE: Recipe = {
     "model": {"name": "mlp", "hidden": [16]},
@@ -44,7 +44,7 @@ def csv(
     frame, files = read_folder(path) if path.is_dir() else (read_file(path), None)
     for column in (target, client):
         if column is not None and column not in frame:
-            raise FedpriorError(f"'{path}' has no column '{column}': its columns are {', '.join(frame.columns)}.")
+            raise no_column(f"'{path}'", column, frame.columns)
     if files is None and client is None:
         raise FedpriorError(f"data 'csv' needs the option 'client': which column of '{path}' names the site?")
     told = {**(kinds or {}), **({} if target_kind == "auto" else {target: target_kind})}

@@ -216,6 +216,17 @@ def from_arrays(
 
     Returns:
         The federation, with clients in the order given.
+
+    Raises:
+        FedpriorError: If arrays do not match in length or shape, or hold values that are not finite.
+
+    Examples:
+        >>> import fedprior, numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> sites = {name: (rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for name in ("a", "b")}
+        >>> federation = fedprior.data.from_arrays(sites)
+        >>> federation.clients, federation.train.size, federation.test.size
+        (('a', 'b'), (28, 28), (8, 8))
     """
     pairs("clients", clients)
     if tests is not None:

@@ -21,7 +21,7 @@ from fedprior.data.reading import Raw, read
 from fedprior.data.schema import Schema, by_name
 from fedprior.data.table import Recipe, Scaling, Split, Table
 from fedprior.data.target import Classes
-from fedprior.errors import FedpriorError, FedpriorWarning
+from fedprior.errors import FedpriorError, FedpriorWarning, no_column
 from fedprior.names import on_screen
 
 ALONE: Recipe = {"local": {"l2": 300.0, "decay": 0.8}}
@@ -83,7 +83,7 @@ def prepared(
     named = [name for name in (target, site, group, time) if name is not None]
     for name in named:
         if name not in columns:
-            raise FedpriorError(f"{where} has no column '{name}': its columns are {', '.join(columns)}.")
+            raise no_column(where, name, columns)
     if target in named[1:]:
         raise FedpriorError(f"column '{target}' of {where} is the target, and cannot name sites, groups or times too.")
     if group is not None and time is not None:

@@ -23,7 +23,7 @@ from fedprior.data import inference
 from fedprior.data import target as targets
 from fedprior.data.columns import Column, Series, mapped, numbers, repeated, text
 from fedprior.data.target import Classes, Number, Target
-from fedprior.errors import FedpriorError, unknown
+from fedprior.errors import FedpriorError, no_column, unknown
 from fedprior.files import write_text
 
 TARGETS: dict[str, Literal["auto", "classes", "number", "count"]] = {
@@ -69,7 +69,7 @@ class Schema:
         table, told = by_name(frame, where), dict(kinds or {})
         for name in [target, *([] if site is None else [site]), *told]:
             if name not in table:
-                raise FedpriorError(f"{where} has no column '{name}': its columns are {', '.join(table)}.")
+                raise no_column(where, name, table)
         if not len(frame):
             raise FedpriorError(f"{where} has a header but no rows: add some.")
         kind = told.get(target, "auto")

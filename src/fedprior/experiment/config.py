@@ -20,6 +20,7 @@ from fedprior.data import datasets
 from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorError, cut, shown
+from fedprior.experiment.sections import meant
 from fedprior.experiment.settings import Settings
 from fedprior.models.likelihood import likelihood_of
 from fedprior.models.task import Task
@@ -198,6 +199,9 @@ def parse(
     for key in NAMED:
         if isinstance(merged.get(key), str):
             merged[key] = {"name": merged[key]}
+    for key in merged.keys() - Config.model_fields:
+        if (place := meant(key, several=several)) is not None:
+            raise FedpriorError(f"'{cut(key)}' is an option of a section: write {place}=value.")
     check_names("the configuration", merged, Config.model_fields)
     # data that came from Python may have any name, and options are checked where data are loaded
     check_values("the configuration", {key: value for key, value in merged.items() if key != "data"})

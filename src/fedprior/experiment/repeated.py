@@ -87,6 +87,14 @@ def assess(
 
     Raises:
         FedpriorError: If a column does not exist, or an option is unknown or out of range.
+
+    Examples:
+        >>> import fedprior, pandas as pd
+        >>> table = pd.DataFrame({"site": ["a", "b"] * 30, "dose": [1.0, 2.0, 3.0, 4.0, 5.0] * 12})
+        >>> table["ill"] = ["yes" if dose > 2.5 else "no" for dose in table["dose"]]
+        >>> found = fedprior.assess(table, site="site", target="ill", methods=["fedmap"], splits=2, rounds=2, workers=1)
+        >>> list(found.verdict.sites), found.best in ("local", "fedavg_ft", "fedmap")
+        (['a', 'b'], True)
     """
     chosen = {name: {} for name in methods} if isinstance(methods, list | tuple) else dict(methods or {})
     sections: Section = {"methods": chosen, "model": model or {}, "train": train or {}, **settings}

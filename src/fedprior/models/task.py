@@ -35,7 +35,13 @@ EVALUATION_BATCH = 500
 
 
 class Task:
-    """A network and the likelihood of its outputs."""
+    """A network and the likelihood of its outputs: what a method calls as `self.task`.
+
+    Its functions take weights `w`, a dict of tensors [C, ...] by name. `run` makes the task from a `module` for single
+    examples and the `likelihood` of its outputs. `head` names the last layer (by default the last `nn.Linear`);
+    `buffers` says whether running statistics follow training; `dtype` is that of the weights, and with `mixed` training
+    computes in bfloat16; `shape` is that of one example.
+    """
 
     def __init__(
         self,
@@ -84,11 +90,11 @@ class Task:
         return {k: named[k].detach().clone() for k in sorted(named)}
 
     def parameters(self, w: Params) -> Params:
-        """The entries that have gradients: no buffers."""
+        """The entries of `w` that have gradients: no buffers."""
         return {k: v for k, v in w.items() if k not in self.buffers}
 
     def split(self, w: Params) -> tuple[Params, Params]:
-        """(base, head)."""
+        """`w` as (base, head)."""
         ours = f"{self.head}."
         return (
             {k: v for k, v in w.items() if not k.startswith(ours)},
@@ -170,7 +176,7 @@ class Task:
         return self._stacked is not None
 
     def outputs(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
-        """The network's last layer: x [C, B, ...] -> [C, B, o]; in training when given the `weight` of a batch."""
+        """The last layer under `w`: x [C, B, ...] -> [C, B, o]; in training if given `shares`, a batch's weights."""
         return self._run(self._stacked or self._full.each, w, x, shares)
 
     def _run(self, forward: Forward, w: Params, x: Tensor, shares: Tensor | None) -> Tensor:
@@ -179,26 +185,26 @@ class Task:
             return forward(w, x, shares if self.policy == "averaged" else None).to(self.dtype)
 
     def features(self, w: Params, x: Tensor, shares: Tensor | None = None) -> Tensor:
-        """The input of the head: x [C, B, ...] -> [C, B, d]; in training when given the `weight` of a batch."""
+        """The head's input under `w`: x [C, B, ...] -> [C, B, d]; in training if given `shares`, a batch's weights."""
         return self._run(self._stacked_base or self._base.each, w, x, shares)
 
     def head_outputs(self, w: Params, z: Tensor) -> Tensor:
-        """Features [C, B, d] -> outputs [C, B, o]."""
+        """Features `z` [C, B, d] -> outputs [C, B, o], under the head in `w`."""
         return linear(w, self.head, z)
 
     # Likelihood
 
     def losses(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
-        """-log p(y | x, w) of every example, [C, B]."""
+        """-log p(y | x, w) of every example of `batch`, [C, B]; with `train`, in training mode."""
         return self.likelihood.losses(self.outputs(w, batch.x, batch.weight if train else None), batch.y)
 
     def nll(self, w: Params, batch: Batch, *, train: bool = True) -> Tensor:
-        """Mean negative log-likelihood of each client's batch, [C]."""
+        """Mean negative log-likelihood under `w` of each client's `batch`, [C]; with `train`, in training mode."""
         return (self.losses(w, batch, train=train) * batch.weight).sum(1)
 
     @torch.no_grad()
     def data_nll(self, w: Params, data: ClientData) -> Tensor:
-        """Mean negative log-likelihood of all of a client's examples in evaluation mode, [C] float64."""
+        """Mean negative log-likelihood under `w` of all examples of `data`, in evaluation mode, [C] float64."""
         total = torch.zeros(len(data), dtype=torch.float64)
         for batch in data.batches(EVALUATION_BATCH):
             real = (batch.weight > 0).double()
@@ -211,7 +217,7 @@ class Task:
         return self.likelihood.predictive(self.outputs(w, x))
 
     def predictive_shared(self, w: Params, x: Tensor) -> Tensor:
-        """The same for one network without a client axis: x [N, ...] -> [N, P]."""
+        """The same for one network `w` without a client axis: x [N, ...] -> [N, P]."""
         return self.predictive({k: v.unsqueeze(0) for k, v in w.items()}, x.unsqueeze(0)).squeeze(0)
 
 

@@ -17,6 +17,7 @@ from fedprior.experiment.catalogue import REFERENCE, catalogue
 from fedprior.experiment.selection import source
 from fedprior.metrics import GAINS, Metric, Value, main_metric, metrics_of, shown
 from fedprior.names import on_screen
+from fedprior.report.options import Option
 
 SHOWN = 30
 """Largest number of clients in a table; files always hold all."""
@@ -259,6 +260,16 @@ def methods() -> Table:
         venue = f"{entry['paper'].rpartition(', ')[2]} {entry['year']}" if ", " in entry["paper"] else ""
         sent = size(entry["bytes_up"]), size(entry["bytes_down"])
         table.add_row(told, entry["name"], entry["title"], venue, *sent, entry["personal"])
+    return table
+
+
+def options(found: list[Option]) -> Table:
+    """Options of a method, one row each."""
+    table = plain_table("Options", "give one as method.OPTION=value, in a comparison as methods.NAME.OPTION=value")
+    for name in ("option", "default", "range", "meaning"):
+        table.add_column(name, no_wrap=name == "option")
+    for option in found:
+        table.add_row(*(Text(cell) for cell in option))
     return table
 
 
