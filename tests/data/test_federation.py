@@ -55,7 +55,6 @@ def refusal(clients: Mapping[str, Any], **options: Any) -> str:
         (10, 0.1, 0.2, (7, 1, 2)),
         (100, 0.1, 0.2, (70, 10, 20)),
         (100, 0.0, 0.5, (50, 0, 50)),
-        (3, 0.1, 0.2, (2, 0, 1)),
         (2, 0.1, 0.2, (1, 0, 1)),
         (2, 0.4, 0.5, (1, 0, 1)),
         (4, 0.45, 0.5, (1, 1, 2)),
@@ -67,6 +66,21 @@ def test_sizes_of_the_splits(n: int, validation: float, test: float, sizes: tupl
     at 0.6 and 0.3 are round(1.5) = 2 to test and min(3, 5 - 2 - 1) = 2 to validate."""
     federation = from_arrays({"a": numbered(np.arange(n) % 2)}, validation=validation, test=test)
     assert tuple(federation.split(s).size[0] for s in SPLITS) == sizes
+
+
+@pytest.mark.parametrize("how", ["random", "stratified"])
+def test_many_small_clients_have_their_share_of_validation_examples(how: str) -> None:
+    """1,000 clients of 3 examples at 10 % have 300 together, ± 4 √(1000 · 0.3 · 0.7) = 58; in turns, most have had one.
+
+    Over five turns a client has one in 1.5 of them on average, and none in five only where the draws of all five are
+    above 0.3: multiples of the golden ratio leave no gap as wide as 0.7 among five, so that everyone has had one.
+    """
+    clients = {f"c{k}": numbered(np.array([0, 1, 0])) for k in range(1000)}
+    turns = [np.array(from_arrays(clients, split=how, turn=turn).validation.size) for turn in range(5)]  # type: ignore[arg-type]
+    assert all(abs(turn.sum() - 300) < 58 for turn in turns)
+    assert max(turn.max() for turn in turns) == 1
+    assert np.stack(turns).any(0).all()
+    assert from_arrays({"a": numbered(np.array([0, 1, 0]))}, validation=0.0, test=0.2).validation.size == (0,)
 
 
 @quick

@@ -24,6 +24,8 @@ Units = Mapping[str, ArrayLike]
 """For every client, the group or the time of each example [n]."""
 HOW = ("stratified", "random", "grouped", "time")
 """Keep each client's label proportions, split at random, keep examples of one group together, or test on the latest."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, without their whole part, fill the unit interval evenly, however many there are."""
 
 
 class Cut(NamedTuple):
@@ -199,16 +201,18 @@ def _split(
     """Row numbers of the three parts. Sizes are exact; labels are spread evenly, or at random with `random`.
 
     Every example gets its rank among a random order of its label, as a fraction; sorted by that fraction, any prefix
-    has (nearly) the label proportions of the whole. Turns test on one stretch of that order after the other.
+    has (nearly) the label proportions of the whole. Turns test on one stretch of that order after the other. A client
+    too small for a validation example has one as often as its share says: many such clients have their share together.
     """
     n = len(y)
     n_test = min(max(1, round(test * n)), n - 1) if test else 0
-    n_validation = min(round(validation * n), n - n_test - 1)
     position = np.empty(n)
     for label in np.unique(y) if how == "stratified" else [None]:
         rows = rng.permutation(np.arange(n) if label is None else np.flatnonzero(y == label))
         position[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
     order = np.roll(np.argsort(position, kind="stable"), turn * n_test)
+    n_validation = round(validation * n) or int((rng.random() + turn * GOLDEN) % 1 < validation * n)
+    n_validation = min(n_validation, n - n_test - 1)
     train = order[: n - n_test - n_validation]
     return np.sort(train), np.sort(order[len(train) : n - n_test]), np.sort(order[n - n_test :])
 
