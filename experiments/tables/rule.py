@@ -53,12 +53,15 @@ def line(group: str, name: str, seed: int, frame: pd.DataFrame) -> dict[str, Any
     sizes = {split: next(iter(each.values())).federation.validation.size for split, each in found.items()}
     curves = {name: [_curve(split[name]) for split in found.values()] for name in found.first}
     test = {name: found.methods[name]["nll"] for name in found.first}
+    beside = {name: values["nll"] for name, values in found.methods.items() if name not in test}
     return {
         "group": group,
         "table": name,
         "seed": seed,
         "sites": len(found.federation),
         "test": test,
+        "references": beside,
+        "recommended": found.best,
         "rows": list(sizes.values()),
         "curves": curves,
         "converged": [name for name, run in found.first.items() if "converged" in run.summary["selected"]["by"]],
