@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fedprior.names import visible
@@ -63,6 +64,21 @@ def unknown(kind: str, given: Any, valid: Iterable[str], where: str = "") -> Fed
     choices = f"choose one of: {', '.join(names)}." if names else "there is none to choose."
     hint = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else choices
     return FedpriorError(f"unknown {kind} '{text}'{f' in {where}' if where else ''}: {hint}")
+
+
+@contextmanager
+def readable(what: str, most: int = SHOWN) -> Iterator[None]:
+    """Refuse bad input that another package chokes on: `what` it is, and what that package says, in one sentence.
+
+    Parsers of damaged files raise errors of every class: no list of classes would be complete.
+    """
+    try:
+        yield
+    except (FedpriorError, MemoryError):
+        raise
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise FedpriorError(f"{what}: {cut(first.rstrip('.'), most)}.") from None
 
 
 def of_the_disk(error: OSError) -> FedpriorError:
