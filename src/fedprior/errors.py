@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fedprior.names import visible
@@ -71,6 +72,21 @@ def no_column(where: str, given: str, columns: Iterable[str]) -> FedpriorError:
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.75)
     hint = f"did you mean '{names[near[0]]}'?" if near else f"its columns are {', '.join(names.values())}."
     return FedpriorError(f"{where} has no column '{cut(given)}': {hint}")
+
+
+@contextmanager
+def readable(what: str, most: int = SHOWN) -> Iterator[None]:
+    """Refuse bad input that another package chokes on: `what` it is, and what that package says, in one sentence.
+
+    Parsers of damaged files raise errors of every class: no list of classes would be complete.
+    """
+    try:
+        yield
+    except (FedpriorError, MemoryError):
+        raise
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise FedpriorError(f"{what}: {cut(first.rstrip('.'), most)}.") from None
 
 
 def of_the_disk(error: OSError) -> FedpriorError:

@@ -31,15 +31,20 @@ WITHOUT = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing."""
+    """Write a whole file or nothing. A link stays one, and a device or a pipe (`/dev/stdout`) is written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            file.write(content)
+        return
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
     finally:

@@ -112,4 +112,4 @@ def _digested(name: str, plain: str) -> str:
 
 def is_text(name: str) -> bool:
     """Whether a file in UTF-8 can hold it: half of a surrogate pair is no character."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)

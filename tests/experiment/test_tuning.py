@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import tomllib
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,6 +14,8 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment import config as configs
@@ -22,12 +27,16 @@ from hostile.cases import command
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    return table(tmp_path)
+
+
+def table(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     x = rng.normal(size=90)
     ill = np.where(rng.random(90) < 1 / (1 + np.exp(-2 * x)), "yes", "no")
     frame = pd.DataFrame({"x": x, "site": np.repeat(["a", "b", "c"], 30), "ill": ill})
-    frame.to_csv(tmp_path / "table.csv", index=False)
-    return tmp_path / "table.csv"
+    frame.to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
 
 
 def config(path: Path, **methods: dict[str, Any]) -> configs.Config:
@@ -153,3 +162,59 @@ def test_the_command(path: Path) -> None:
         "--json",
     )
     assert compared.code in (0, None), compared.err
+
+
+CHANGES = {
+    "a lost value": "UPDATE trial_values SET value = NULL",
+    "another value": "UPDATE trial_values SET value = 0.01 WHERE trial_id = 2",
+    "another kind of value": "UPDATE trial_values SET value_type = 'NAN'",
+    "another state": "UPDATE trials SET state = 'ODD'",
+    "no study": "DELETE FROM studies",
+    "no settings": "DELETE FROM study_user_attributes",
+    "settings that are not JSON": "UPDATE study_user_attributes SET value_json = 'nope'",
+    "no options": "DELETE FROM trial_user_attributes",
+    "other options": "UPDATE trial_user_attributes SET value_json = '{\"sigma2\": 5}' WHERE key = 'options'",
+    "other draws": "UPDATE trial_params SET param_value = -5",
+    "the other direction": "UPDATE study_directions SET direction = 'MAXIMIZE'",
+    "no direction": "DELETE FROM study_directions",
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[configs.Config, Path]:
+    """A finished search of two tries."""
+    folder = tmp_path_factory.mktemp("study")
+    own = config(table(folder), fedmap={})
+    tune(own, folder / "out", tries=2, splits=1)
+    return own, folder / "out"
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_study_that_was_changed_is_refused(study: tuple[configs.Config, Path], change: str, tmp_path: Path) -> None:
+    """Whatever was lost or changed: its tries would be taken for what they are not."""
+    own, finished = study
+    shutil.copytree(finished, tmp_path / "out")
+    with closing(sqlite3.connect(tmp_path / "out" / STUDY)) as connection:
+        connection.execute(change)
+        connection.commit()
+    with pytest.raises(FedpriorError, match=r"study.db' is damaged or is not a study"):
+        tune(own, tmp_path / "out", tries=2, splits=1)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=40), st.floats(0, 1))
+def test_a_study_with_any_damage(
+    study: tuple[configs.Config, Path], tmp_path: Path, changes: list[tuple[float, int]], kept: float
+) -> None:
+    """The same settings, or one sentence."""
+    own, finished = study
+    out = tmp_path / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(finished, out)
+    content = bytearray((out / STUDY).read_bytes())
+    for place, value in changes:
+        content[int(place * (len(content) - 1))] = value
+    (out / STUDY).write_bytes(content[: int(kept * len(content))] if kept < 0.3 else content)
+    with suppress(FedpriorError):
+        tune(own, out, tries=2, splits=1)
+    assert (out / TUNED).read_bytes() == (finished / TUNED).read_bytes()

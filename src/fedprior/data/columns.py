@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedprior.errors import FedpriorError
+from fedprior.names import is_text
 
 Kind = Literal["number", "category", "yes/no", "constant", "identifier", "date"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -33,6 +34,11 @@ class Column:
     levels: tuple[str, ...] = ()
     missing: bool = False
     note: str = ""
+
+    def __post_init__(self) -> None:
+        """Its name and those of its levels are text."""
+        check_text("column", [self.name])
+        check_text("level", self.levels)
 
     @property
     def used(self) -> bool:
@@ -136,6 +142,12 @@ def repeated(names: Iterable[str]) -> str | None:
     """The first name that occurs twice, if any."""
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def check_text(kind: str, names: Iterable[str]) -> None:
+    """Refuse a name of that kind that is not text: files could not hold it, as would be found after training."""
+    if (odd := next((name for name in names if not is_text(name)), None)) is not None:
+        raise FedpriorError(f"the {kind} name '{odd}' is not text that a file can hold: rename it.")
 
 
 def _number(value: Any) -> float:

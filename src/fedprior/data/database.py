@@ -8,28 +8,33 @@ from typing import Any
 
 import pandas as pd
 
-from fedprior.errors import FedpriorError, cut
+from fedprior.errors import FedpriorError, readable
 
 QUERY = re.compile(r"\s*(select|with)\s", re.IGNORECASE)
+SECRET = re.compile(r"password|passwd|pwd|secret|token", re.IGNORECASE)
+READ_ONLY = {
+    "sqlite": "PRAGMA query_only = ON",
+    "postgresql": "SET TRANSACTION READ ONLY",
+    "oracle": "SET TRANSACTION READ ONLY",
+    "mysql": "START TRANSACTION READ ONLY",
+    "mariadb": "START TRANSACTION READ ONLY",
+}
+"""What keeps a statement that begins like a query, `WITH … DELETE`, from changing anything; others are rolled back."""
 
 
 def from_database(url: str, sql: str | None = None) -> pd.DataFrame:
     """The table `sql` of a database, or the rows of the SELECT statement `sql`; by default its only table."""
     if find_spec("sqlalchemy") is None:
         raise FedpriorError("reading a database needs the package sqlalchemy: pip install 'fedprior[sql]'.")
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
+    with readable("the database cannot be read", 200):  # drivers have errors of their own
         return _rows(url, sql)
-    except (SQLAlchemyError, pd.errors.DatabaseError, ImportError) as error:  # a driver that is not installed
-        raise FedpriorError(f"the database cannot be read: {cut(str(error).splitlines()[0], 200)}.") from None
 
 
 def _rows(url: str, sql: str | None) -> pd.DataFrame:
     from sqlalchemy import create_engine, make_url, text
 
     given = make_url(url)
-    if given.password is not None:
+    if given.password is not None or any(SECRET.search(f"{key}={value}") for key, value in given.query.items()):
         raise FedpriorError(
             "the URL of the database has a password, which would be written into the run's folder: leave it out and "
             "use your database's password file or environment variable, such as PGPASSFILE."
@@ -39,6 +44,8 @@ def _rows(url: str, sql: str | None) -> pd.DataFrame:
     engine = create_engine(given)
     try:
         with engine.connect() as connection:
+            if (guard := READ_ONLY.get(given.get_backend_name())) is not None:
+                connection.execute(text(guard))
             statement = sql if sql is not None and QUERY.match(sql) else _all_of(connection, sql)
             frame = pd.read_sql_query(text(statement), connection)
     finally:

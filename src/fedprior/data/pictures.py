@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedprior.data.columns import check_text
 from fedprior.data.scaling import Scaler
 from fedprior.data.store.formats.pictures import decoded
 from fedprior.data.table import Recipe, Table
 from fedprior.data.target import Classes
-from fedprior.errors import FedpriorError
+from fedprior.errors import FedpriorError, FedpriorWarning
 from fedprior.room import check_room
 
 ENDINGS = (".png", ".jpg", ".jpeg")
+OTHERS = (".bmp", ".dcm", ".gif", ".nii", ".tif", ".tiff", ".webp")
+"""Endings of images that are not read, and should not be missed in silence."""
 WANTED, ONE_SITE = "give a folder with SITE/CLASS/*.png", "give a folder with CLASS/*.png"
 PIXELS = Scaler(None, np.array(127.5), np.array(127.5))
 """From levels of 0 to 255 to values between -1 and 1."""
@@ -63,7 +68,9 @@ def labelled(path: Path, shape: tuple[int, ...], classes: tuple[str, ...]) -> tu
 def loose(path: Path, shape: tuple[int, ...]) -> tuple[list[str], NDArray[np.uint8]]:
     """The names of the images in a folder, at any depth, and their pixels [n, *shape]."""
     files = found(path, None, "give a folder of them")
-    return [file.relative_to(path).as_posix() for file in files], pixels(path, files, shape)
+    names = [file.relative_to(path).as_posix() for file in files]
+    check_text("file", names)
+    return names, pixels(path, files, shape)
 
 
 def pixels(path: Path, files: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -77,16 +84,35 @@ def found(path: Path, depth: int | None = 3, wanted: str = WANTED) -> list[Path]
     """The image files in the order of their names, that many levels below the folder, or at any level."""
     if not path.is_dir():
         raise FedpriorError(f"there is no folder of images '{path}': {wanted}.")
-    every = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
-    every = [file for file in every if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    files = sorted(_files(path))
+    every = [file for file in files if file.suffix.lower() in ENDINGS and file.is_file()]
     if not every:
         raise FedpriorError(f"the folder '{path}' has no PNG or JPEG images: {wanted}.")
+    others = [file for file in files if file.suffix.lower() in OTHERS]
+    if others:
+        told = f"{len(others)} images such as '{others[0]}' are neither PNG nor JPEG and are left out: convert them."
+        warnings.warn(told, FedpriorWarning, stacklevel=3)
     stray = [file for file in every if depth is not None and len(file.relative_to(path).parts) != depth]
     if stray:
         raise FedpriorError(
             f"'{stray[0]}' does not lie in the folder of a class{' at a site' * (depth == 3)}: {wanted}."
         )
     return every
+
+
+def _files(top: Path) -> Iterator[Path]:
+    """All files below a folder that are not hidden. Links to folders are followed, but not to one that they lie in."""
+    waiting: list[tuple[Path, tuple[Path, ...]]] = [(top, ())]
+    while waiting:
+        folder, above = waiting.pop()
+        inside = (*above, folder.resolve())
+        for path in folder.iterdir():
+            if path.name.startswith("."):
+                continue
+            if not path.is_dir():
+                yield path
+            elif path.resolve() not in inside:
+                waiting.append((path, inside))
 
 
 def holds_images(path: Path) -> bool:

@@ -9,18 +9,20 @@ import io
 import lzma
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedprior.data.columns import repeated
-from fedprior.errors import FedpriorError, FedpriorWarning, cut
-from fedprior.room import check_room
+from fedprior import room
+from fedprior.data.columns import repeated, text
+from fedprior.errors import FedpriorError, FedpriorWarning, cut, readable
+from fedprior.room import check_room, gib
 
 SEPARATORS = (",", ";", "\t", "|")
 TEXT = (".csv", ".tsv", ".txt")
@@ -31,8 +33,9 @@ PANDAS = "Error tokenizing data. C error: "
 """How its parser begins the sentence that says which line is wrong."""
 GROWTH = 12
 """Memory that reading a text file takes at most, in units of its size: its text, its cells and the table."""
-PACKS = 5
-"""How much smaller bz2 and xz make a table, roughly."""
+CELL = 100
+"""Bytes that a cell of a sheet takes at most while it is read, an empty one among others too."""
+BLOCK = 1 << 20
 
 
 class Raw(NamedTuple):
@@ -102,32 +105,41 @@ def _parquet(path: Path) -> pd.DataFrame:
     _needs("pyarrow", "a Parquet file", "parquet")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
-    try:
+    with readable(f"'{path}' is not a Parquet file that can be read"):
         about = parquet.read_metadata(path)
         size = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
         check_room(f"reading '{path}'", max(size, 8 * about.num_rows * about.num_columns) * 2, "give fewer rows")
         return pd.read_parquet(path, engine="pyarrow")
-    except (OSError, ValueError) as error:
-        raise FedpriorError(f"'{path}' is not a Parquet file that can be read: {cut(str(error))}.") from None
 
 
 def _excel(path: Path) -> pd.DataFrame:
     _needs("openpyxl", "an Excel file", "excel")
-    check_room(f"reading '{path}'", GROWTH // 2 * _unpacked_size(path), "give fewer rows")
-    try:
+    with readable(f"'{path}' is not an Excel file that can be read"):
+        check_room(f"reading '{path}'", GROWTH // 2 * _unpacked_size(path), "give fewer rows")
         with pd.ExcelFile(path, engine="openpyxl") as book:
             first, *others = book.sheet_names
+            _check_sheet(path, book.book[first])
             frame = pd.read_excel(book, sheet_name=first, header=None)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise FedpriorError(f"'{path}' is not an Excel file that can be read: {cut(str(error))}.") from None
     if frame.empty:
         raise FedpriorError(f"'{path}' is empty: give a sheet with a header and rows.")
     if others:
         told = f"'{path}' has {1 + len(others)} sheets: only the first, '{first}', is read."
         warnings.warn(told, FedpriorWarning, stacklevel=5)
     table = frame.iloc[1:].reset_index(drop=True).infer_objects()
-    table.columns = pd.Index([f"unnamed: {k}" if pd.isna(name) else name for k, name in enumerate(frame.iloc[0])])
+    table.columns = pd.Index([f"unnamed: {k}" if pd.isna(name) else text(name) for k, name in enumerate(frame.iloc[0])])
     return table
+
+
+def _check_sheet(path: Path, sheet: Any) -> None:
+    """Refuse a sheet that is small as a file but huge as a table, since something stands in a cell far away."""
+    sheet.reset_dimensions()  # what the file says of them may be wrong
+    rows = columns = 0
+    for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+        filled = [k for k, cell in enumerate(row, 1) if cell not in (None, "")]
+        if filled:
+            rows, columns = number, max(columns, filled[-1])
+    told = f"reading the {rows:,} rows and {columns:,} columns of '{path}'"
+    check_room(told, CELL * rows * columns, "clear the cells that stand far from the table")
 
 
 def _needs(module: str, what: str, extra: str) -> None:
@@ -160,52 +172,70 @@ def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
     """A column of numbers with decimal commas as numbers, as European spreadsheets write them; any other as it is."""
     if pd.api.types.is_numeric_dtype(column) or not column.notna().any():
         return column
-    text = column.dropna().astype(str)
-    if not text.str.fullmatch(DECIMAL_COMMA).all():
+    cells = column.dropna().astype(str)
+    if not cells.str.fullmatch(DECIMAL_COMMA).all():
         return column
     return pd.to_numeric(column.astype(object).where(column.isna(), column.astype(str).str.replace(",", ".")))
 
 
 def _text(path: Path) -> str:
     """The text of a file, with or without a byte order mark, compressed or not."""
-    unpack: Mapping[str, Callable[[bytes], bytes]] = {
-        ".gz": gzip.decompress,
-        ".bz2": bz2.decompress,
-        ".xz": lzma.decompress,
-        ".zip": _unzipped,
-    }
+    with readable(f"'{path}' cannot be unpacked"):
+        content = _content(path)
     try:
-        content = unpack.get(path.suffix, bytes)(path.read_bytes())
-        text, wrong = content.decode("utf-8-sig"), content.find(0)
+        found, wrong = content.decode("utf-8-sig"), content.find(0)
     except UnicodeDecodeError as error:
         wrong = error.start
-    except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise FedpriorError(f"'{path}' cannot be unpacked: {error}.") from None
     if wrong >= 0:
         line = content.count(b"\n", 0, wrong) + 1
         raise FedpriorError(f"'{path}' is not UTF-8 text, first in line {line}: save it as a CSV file in UTF-8.")
-    return text
+    return found
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds, unpacked as long as there is room for it: a few bytes can stand for terabytes."""
+    openers: Mapping[str, Callable[[Path], Any]] = {
+        ".gz": gzip.open,
+        ".bz2": bz2.open,
+        ".xz": lzma.open,
+        ".zip": _member,
+    }
+    free, found = room.available(), bytearray()
+    with openers.get(path.suffix.lower(), _plain)(path) as file:
+        while block := file.read(BLOCK):
+            found += block
+            if free is not None and GROWTH * len(found) > free:
+                told = f"reading '{path}' would take more than the {gib(free)} of memory that are free"
+                raise FedpriorError(f"{told}: give fewer rows or columns.")
+    return bytes(found)
 
 
 def _unpacked_size(path: Path) -> int:
-    """Bytes of a file's content; of formats that do not say, a guess by what text mostly packs to."""
-    size = path.stat().st_size
-    if path.suffix == ".gz" and size >= 4:
+    """Bytes of a file's content, as far as its format says."""
+    size, ending = path.stat().st_size, path.suffix.lower()
+    if ending == ".gz" and size >= 4:
         with path.open("rb") as file:
             file.seek(-4, 2)
             return max(size, int.from_bytes(file.read(), "little"))
-    if path.suffix in (".zip", *EXCEL) and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+    if ending in (".zip", *EXCEL):
+        with suppress(Exception), zipfile.ZipFile(path) as archive:  # what is damaged is told when it is read
             return sum(entry.file_size for entry in archive.infolist())
-    return size * (PACKS if path.suffix in (".bz2", ".xz") else 1)
+    return size
 
 
-def _unzipped(content: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+def _plain(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+@contextmanager
+def _member(path: Path) -> Iterator[IO[bytes]]:
+    """The only file in an archive."""
+    with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if len(names) != 1:
             raise ValueError(f"it holds {len(names)} files and should hold one")
-        return archive.read(names[0])
+        with archive.open(names[0]) as file:
+            yield file
 
 
 def _separator(path: Path, content: str) -> str:

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedprior.data.columns import repeated
+from fedprior.data.columns import check_text, repeated
 from fedprior.data.target import Target
 from fedprior.errors import FedpriorError, shown, unknown
 from fedprior.errors import cut as abridged
-from fedprior.names import is_text
 from fedprior.rng import Key
 
 Examples = tuple[NDArray[np.floating[Any]], NDArray[Any]]
@@ -127,8 +126,7 @@ def cut(
 def _check_names(names: list[str]) -> None:
     if (twice := repeated(names)) is not None:
         raise FedpriorError(f"two clients are called '{twice}': rename one.")
-    if (odd := next((name for name in names if not is_text(name)), None)) is not None:
-        raise FedpriorError(f"the client name '{odd}' is not text that a file can hold: rename it.")
+    check_text("client", names)
 
 
 def _units(client: str, units: Units, n: int) -> NDArray[Any]:

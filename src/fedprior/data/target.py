@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedprior.data.columns import check_text
 from fedprior.data.heterogeneity import label_spread, value_spread
 from fedprior.errors import FedpriorError, shown
 
@@ -66,6 +67,10 @@ class Classes:
     kind: ClassVar[Literal["classes"]] = "classes"
 
     levels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Their names are text."""
+        check_text("class", self.levels)
 
     @classmethod
     def numbered(cls, count: int) -> Classes:

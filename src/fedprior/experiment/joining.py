@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedprior import tree
+from fedprior.data.columns import check_text
 from fedprior.engine.memory import single_thread
 from fedprior.experiment.admission import Rows, admit, checked, updates_of
 from fedprior.experiment.curve import Curve, learning_curve
@@ -68,6 +69,7 @@ def join(prior: Prior, rows: pd.DataFrame | Rows, site: str, *, updates: int | N
     Raises:
         FedpriorError: If a column is missing, or the method cannot admit newcomers (FedAMP, FedPAC).
     """
+    check_text("site", [site])
     x, y = checked(prior, rows)
     steps = updates_of(prior) if updates is None else updates
     encoder = prior.preparation.encoder(x)

@@ -100,7 +100,12 @@ def find_model(place: Path, site: str | None = None, method: str | None = None) 
     path = files[site]
     if path.parent.name != JOINED:
         seal.check(folder, summary_of(folder), [path.relative_to(folder).as_posix()])
-    return load_model(path), path
+    found = load_model(path)
+    if found.client != site:
+        raise FedpriorError(
+            f"the model in '{path}' belongs to '{found.client}' and not to '{site}': copy the run's folder again."
+        )
+    return found, path
 
 
 def find_prior(place: Path, method: str | None = None) -> tuple[Prior, Path]:

@@ -6,12 +6,16 @@ output folder, so that the same call goes on where it was stopped. Test rows hav
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +31,9 @@ from fedprior.files import folder_lock, write_text
 from fedprior.protocol import METHODS, Space
 
 STUDY, TUNED = "study.db", "tuned.toml"
+OPTIONS, SEAL, SETTINGS = "options", "seal", "settings"
+FULL = "disk is full"
+"""What SQLite says."""
 
 
 class Tuned(NamedTuple):
@@ -76,57 +83,88 @@ def _tuned(
     import optuna
 
     space, given = METHODS[name.split("+", maxsplit=1)[0]].space, config.methods[name]
-    study = _study(out, name)
-    _same(study, out, config, given, len(federations))
-
-    def score(trial: optuna.Trial) -> float:
-        own = _drawn(trial, space) if _completed(study) else {}
-        found = _score(config, name, {**given, **own}, federations)
-        trial.set_user_attr("options", own)
-        if tell is not None:
-            tell(name, len(_completed(study)) + 1, found)
-        return found
-
+    with _kept(out):
+        study = _study(out, name)
+        _same(study, out, config, given, len(federations))
+        done = _completed(study)
     end = time.monotonic() + 60 * minutes
-    while (done := len(_completed(study))) < (tries if space else 1) and (not done or time.monotonic() < end):
-        study.sampler = optuna.samplers.TPESampler(seed=(config.seed + done) % 2**32)  # a new draw, also after a stop
-        study.optimize(score, n_trials=1)
-    options = {**given, **study.best_trial.user_attrs["options"]}
-    return Tuned(options, study.best_value, float(_completed(study)[0].value or math.inf), done)
+    while len(done) < (tries if space else 1) and (not done or time.monotonic() < end):
+        with _kept(out):
+            study.sampler = optuna.samplers.TPESampler(seed=(config.seed + len(done)) % 2**32)  # also after a stop
+            trial = study.ask()
+            own = _drawn(trial, space) if done else {}
+        score = _score(config, name, {**given, **own}, federations)
+        with _kept(out):
+            trial.set_user_attr(OPTIONS, own)
+            trial.set_user_attr(SEAL, _seal(own, trial.params, score))
+            study.tell(trial, score)
+            done = _completed(study)
+        if tell is not None:
+            tell(name, len(done), score)
+    best = min(done, key=lambda trial: float(trial.value))  # the first of equals
+    return Tuned({**given, **best.user_attrs[OPTIONS]}, best.value, float(done[0].value), len(done))
+
+
+@contextmanager
+def _kept(out: Path) -> Iterator[None]:
+    """Refuse a study that is damaged: Optuna and what it uses then raise errors of every class."""
+    try:
+        yield
+    except (FedpriorError, MemoryError):
+        raise
+    except Exception as error:
+        if FULL in str(error.__cause__ or error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        raise _damaged(out) from None
+
+
+def _damaged(out: Path) -> FedpriorError:
+    return FedpriorError(
+        f"'{out / STUDY}' is damaged or is not a study of this program, or it cannot be written: delete it, or choose "
+        "another folder."
+    )
 
 
 def _study(out: Path, name: str) -> Any:
     """A method's study in the folder's data base; the path is not part of a URL, in which `?` would end it."""
     import optuna
-    from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     place = {"creator": partial(sqlite3.connect, out / STUDY, timeout=60.0), "poolclass": NullPool}
-    try:
-        storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs=place)
-        return optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
-    except (SQLAlchemyError, RuntimeError, ValueError, AssertionError):
-        raise FedpriorError(
-            f"'{out / STUDY}' is damaged or is not a study of this program: delete it, or choose another folder."
-        ) from None
+    storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs=place)
+    study = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
+    if study.direction.name != "MINIMIZE":
+        raise _damaged(out)
+    return study
 
 
 def _completed(study: Any) -> list[Any]:
-    """The tries that came to an end, in order: one that was killed counts for nothing."""
-    return [trial for trial in study.trials if trial.value is not None]
+    """The tries that came to an end, in order; one that was killed counts for nothing, a changed one is refused."""
+    found = [trial for trial in study.trials if trial.value is not None]
+    for trial in found:
+        if trial.user_attrs[SEAL] != _seal(trial.user_attrs[OPTIONS], trial.params, trial.value):
+            raise ValueError("a try is not what it was")
+    return found
+
+
+def _seal(options: Section, drawn: Section, score: float) -> str:
+    """A checksum of a try."""
+    return sha256(json.dumps([options, drawn, score], sort_keys=True).encode()).hexdigest()
 
 
 def _same(study: Any, out: Path, config: Config, given: Section, splits: int) -> None:
     """Refuse tries of other data or settings, whose scores cannot be compared with ours."""
     plain = config.model_dump(mode="json", exclude={"method", "methods", "workers", "engine", "ray_address"})
     here = json.loads(json.dumps({**plain, "given": given, "splits": splits}, default=str))
-    if study.user_attrs.get("settings", here) != here:
+    if study.trials and SETTINGS not in study.user_attrs:
+        raise _damaged(out)
+    if study.user_attrs.get(SETTINGS, here) != here:
         raise FedpriorError(
             f"'{out}' holds tries of {study.study_name} with other data or settings: choose another folder, or go on "
             "as it was begun."
         )
-    study.set_user_attr("settings", here)
+    study.set_user_attr(SETTINGS, here)
 
 
 def _drawn(trial: Any, space: Mapping[str, Space]) -> Section:

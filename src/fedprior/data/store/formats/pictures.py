@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import warnings
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -15,10 +16,12 @@ from PIL import Image
 from fedprior.data.store.formats.reader import Arrays, Part, by_name, by_split, images, is_test, labels
 from fedprior.data.store.members import Member
 from fedprior.data.store.record import Record
-from fedprior.errors import FedpriorError
+from fedprior.errors import FedpriorError, FedpriorWarning, readable
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 LIST = re.compile(rb"\S+\.png \d+\s")
+DARK = 4096
+"""What 12-bit scanners stay below, of the 65536 grey values that a file can hold."""
 
 
 def pixels(member: Member, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -28,12 +31,25 @@ def pixels(member: Member, size: tuple[int, int] | None = None) -> NDArray[np.ui
 
 def decoded(content: bytes, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """The content of an image file as [height, width, 3], resized to (width, height) if given."""
-    try:
-        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
-            colours = image.convert("RGB")
-            return np.asarray(colours.resize(size, Image.Resampling.LANCZOS) if size else colours)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # as Pillow puts it
-        raise FedpriorError(f"the image is damaged or truncated ({error}): get it again.") from None
+    with (
+        readable("the image is damaged or truncated"),
+        Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image,
+    ):
+        colours = _eight_bits(image).convert("RGB")
+        return np.asarray(colours.resize(size, Image.Resampling.LANCZOS) if size else colours)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """An image of 16-bit grey values, as scanners write, by their upper 8 bits: Pillow would cut them off at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    grey = np.asarray(image)
+    if int(grey.max()) < DARK:
+        told = (
+            f"images with 16-bit grey values below {DARK} of 65535 come out nearly black: stretch their values first."
+        )
+        warnings.warn(told, FedpriorWarning, stacklevel=5)
+    return Image.fromarray((grey >> 8).astype(np.uint8))
 
 
 @dataclass
