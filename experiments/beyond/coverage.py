@@ -1,8 +1,8 @@
 """Do the intervals of the mixed model cover the truth? 90 % intervals of coefficients in simulated federations.
 
-    python experiments/beyond/coverage.py [--federations 300] [--first 5000] [--sites 8 15 60]
+    python experiments/beyond/coverage.py [--federations 300] [--first 5000] [--sites 8 15 60] [--kinds poisson]
 
-Every site has 40 rows, an intercept and a slope that differ by site (deviations 0.6 and 0.5). Two likelihoods, three
+Every site has 40 rows, an intercept and a slope that differ by site (deviations 0.6 and 0.5). Three likelihoods, three
 priors; the fixed effects γ, each site's own coefficients θ_k, and its deviations θ_k - γ. In brackets: normal intervals
 that take the estimated variances as known (for θ_k - γ: with the same standard errors). The intervals were chosen on
 federations 1000 to 1299.
@@ -32,10 +32,24 @@ from fedprior.training import Train
 
 ROWS, LEVEL = 40, 0.9
 GAMMA, SIGMA = np.array([0.4, -0.8]), np.array([0.6, 0.5])
+KINDS: dict[str, dict[str, Any]] = {
+    "logistic": {"classes": 2},
+    "linear": {"target": "number"},
+    "poisson": {"target": "count"},
+}
 Shares = NDArray[np.float64]
 
 
-def simulated(seed: int, sites: int, *, number: bool) -> tuple[Federation, NDArray[np.float64]]:
+def drawn(rng: np.random.Generator, eta: NDArray[np.float64], kind: str) -> NDArray[Any]:
+    """Labels by their linear predictor."""
+    if kind == "linear":
+        return np.asarray(eta + rng.normal(size=len(eta)))
+    if kind == "poisson":
+        return rng.poisson(np.exp(eta))
+    return np.asarray(rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(int)
+
+
+def simulated(seed: int, sites: int, kind: str) -> tuple[Federation, NDArray[np.float64]]:
     """A federation, and the truth [sites, 2] for standardised inputs."""
     rng = np.random.default_rng(seed)
     truth = GAMMA + SIGMA * rng.normal(size=(sites, 2))
@@ -43,14 +57,12 @@ def simulated(seed: int, sites: int, *, number: bool) -> tuple[Federation, NDArr
     for k in range(sites):
         x = rng.normal(size=(ROWS, 1))
         eta = truth[k, 0] + x[:, 0] * truth[k, 1]
-        y = eta + rng.normal(size=ROWS) if number else (rng.random(ROWS) < 1 / (1 + np.exp(-eta))).astype(int)
-        clients[f"site-{k:02d}"] = (x, y)
-    kind: dict[str, Any] = {"target": "number"} if number else {"classes": 2}
-    return from_arrays(clients, tests=clients, validation=0.0, **kind).to(torch.float64), truth
+        clients[f"site-{k:02d}"] = (x, drawn(rng, eta, kind))
+    return from_arrays(clients, tests=clients, validation=0.0, **KINDS[kind]).to(torch.float64), truth
 
 
-def fitted(data: Federation, prior: str) -> tuple[Any, Any]:
-    """The server and the personal models after the last round; the protocol without an engine, which is faster."""
+def fitted(data: Federation, prior: str) -> tuple[Any, Any, Any]:
+    """The method, the server and the personal models after the last round, without an engine, which is faster."""
     likelihood = likelihood_of(data.target)
     task = Task(build_model("softmax", {}, data.shape, likelihood.outputs), likelihood, dtype=torch.float64, shape=(1,))
     method: Any = build("mixed", {"prior": prior}).bind(task, Train())
@@ -63,14 +75,14 @@ def fitted(data: Federation, prior: str) -> tuple[Any, Any]:
         if method.converged(server):
             break
     down = tree.expand(method.broadcast(server, ids), len(data))
-    return server, method.personalise(method.init_client(down, data.train, keys), down, data.train, keys)
+    return method, server, method.personalise(method.init_client(down, data.train, keys), down, data.train, keys)
 
 
-def hits(seed: int, sites: int, prior: str, *, number: bool) -> Shares:
+def hits(seed: int, sites: int, prior: str, kind: str) -> Shares:
     """The shares of intervals that cover: of γ, θ_k and θ_k - γ; Student's, and normal with known variances, [3, 2]."""
-    data, truth = simulated(seed, sites, number=number)
-    server, personal = fitted(data, prior)
-    unit, origin = (data.target.deviation, data.target.mean) if number else (1.0, 0.0)  # type: ignore[attr-defined]
+    data, truth = simulated(seed, sites, kind)
+    method, server, personal = fitted(data, prior)
+    unit, origin = method.unit
     to_scaled = np.array([[1.0, server.mean.item()], [0.0, 1 / server.scale.item()]]) / unit
     shift = np.array([origin / unit, 0.0])
     gamma, own = (torch.from_numpy(part @ to_scaled.T - shift) for part in (GAMMA, truth))
@@ -102,20 +114,20 @@ def main() -> None:
     parser.add_argument("--federations", type=int, default=300)
     parser.add_argument("--first", type=int, default=5000, help="seed of the first one")
     parser.add_argument("--sites", type=int, nargs="+", default=[8, 15, 60])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     given = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(given.first, given.first + given.federations)
     print(f"{len(seeds)} federations, {ROWS} rows per site; coverage of 90 % intervals in %, ± standard error")
     for sites in given.sites:
-        for number in (False, True):
+        for kind in given.kinds:
             for prior in ("rayleigh", "ml", "reml"):
-                found = np.array([hits(seed, sites, prior, number=number) for seed in seeds])  # [F, 3, 2]
+                found = np.array([hits(seed, sites, prior, kind) for seed in seeds])  # [F, 3, 2]
                 mean, error = 100 * found.mean(0), 100 * found.std(0, ddof=1) / len(seeds) ** 0.5
                 told = [
                     f"{what} {mean[k, 0]:.1f} ± {error[k, 0]:.1f} [{mean[k, 1]:.1f}]"
                     for k, what in enumerate(("γ", "θ_k", "θ_k - γ"))
                 ]
-                kind = "linear" if number else "logistic"
                 print(f"{sites:3} sites, {kind:8} {prior:8}  {'   '.join(told)}", flush=True)
 
 
