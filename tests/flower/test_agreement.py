@@ -218,6 +218,8 @@ def test_an_exception_at_a_site_is_a_code(tmp_path: Path) -> None:
     )
     assert reply == Reply({"refused": "order"})
     given = plan({s: p for s, p in paths.items() if s != "bonn"})
+    lacking = {**order, "config": {"method": {"name": "of a newer version"}}, "schema": given.schema.document()}
+    assert Node("bonn", paths["bonn"], tmp_path / "state").answer(lacking, {}) == Reply({"refused": "order"})
     asked = {**order, "config": dict(given.config), "schema": given.schema.document()}
     assert Node("bonn", paths["bonn"], tmp_path / "state").answer(asked, {}) == Reply({"refused": "table"})
     log = (tmp_path / "state" / "trial" / "bonn" / "errors.log").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
 import threading
@@ -15,16 +16,21 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("cryptography", reason="needs fedprior[flower]")
 
 from fedprior import __version__
+from fedprior.cli.main import app
+from fedprior.errors import FedpriorError
 from fedprior.flower import certificates, doctor
 from fedprior.flower.doctor import FLOWER, Check, examine
 from fedprior.flower.layout import init
+from fedprior.flower.link import launch_link
 from fedprior.flower.place import Place
 from fedprior.flower.processes import free_port
 from fedprior.flower.settings import SiteSettings
+from fedprior.methods import build
 from flower.test_agreement import SITES, schema, tables
 from flower.test_small_counts import few_ill
 
@@ -111,6 +117,12 @@ def test_certificates_must_be_of_now_and_of_the_host(place: Place, monkeypatch: 
     monkeypatch.setattr(certificates, "BEFORE", timedelta(days=3))
     certificates.make_authority(place.server, [place.host])
     assert "which is not now" in at_server(place)["certificate"].told
+    with pytest.raises(FedpriorError, match="which is not now: check this machine's clock"):
+        launch_link(place)
+    shutil.copy(place.server / "ca.crt", place.site("bonn"))
+    command = ["federation", "site", str(place.site("bonn")), "--table", str(place.folder.parent / "bonn.csv")]
+    told = CliRunner().invoke(app, command)
+    assert "which is not now" in str(told.exception)
     (place.server / "server.crt").write_text("nothing")
     assert not at_server(place)["certificate"].fine
 
@@ -138,7 +150,11 @@ def test_keys_ports_and_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
     assert "is missing" in at_site(place)["private"].told
     assert "does not answer over TLS" in at_site(place)["server"].told
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "choose another with --port" in at_site(place, port=taken.getsockname()[1])["port"].told
+        port = taken.getsockname()[1]
+        assert "choose another with --port" in at_site(place, port=port)["port"].told
+        command = ["federation", "site", str(place.site("bonn")), "--port", str(port)]
+        told = CliRunner().invoke(app, [*command, "--table", str(place.folder.parent / "bonn.csv")])
+        assert "is in use by another program: choose another with --port" in str(told.exception)
 
 
 def test_a_table_is_compared_with_the_schema(place: Place) -> None:
@@ -178,3 +194,21 @@ def test_a_class_of_few_rows_is_told_at_the_site(place: Place) -> None:
     assert not refused["small classes"].fine
     enough = {c.what for c in examine(place.site("bonn"), table, place.folder, free_port(), min_class_rows=3)}
     assert "small classes" not in enough
+
+
+@pytest.mark.parametrize(
+    ("method", "extras", "sent"),
+    [
+        ("pfedfda", "flower", "mean features of each class"),
+        ("fedavg+dp", "flower,privacy", "weights of the local model that are shared; number of training rows"),
+        ("local", "flower", "nothing"),
+    ],
+)
+def test_a_sites_page_says_what_is_planned_and_what_leaves(method: str, extras: str, sent: str, tmp_path: Path) -> None:
+    sections = {"method": {"name": method}, "rounds": 7, "data": {"name": "sites"}}
+    made = init(tmp_path / "study", SITES, schema(tables(tmp_path)), sections)
+    page = " ".join((made.site("bonn") / "README.md").read_text().split())
+    assert f'pip install "fedprior[{extras}]=={__version__}"' in page
+    assert f"{build(method).about.title} with 7 rounds. In each round your node sends: " in page
+    assert sent in page
+    assert "--min-class-rows 5" in page

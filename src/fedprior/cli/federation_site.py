@@ -37,6 +37,7 @@ def site(
 
     Example: fedprior federation site basel --table basel.csv
     """
+    from fedprior.flower.certificates import check_dates
     from fedprior.flower.keep import keep_running
     from fedprior.flower.processes import environment, mark, marked, reachable, supernode
     from fedprior.flower.settings import SiteSettings
@@ -44,6 +45,7 @@ def site(
     if not table.is_file():
         raise FedpriorError(f"there is no file '{table}': give --table the site's CSV file.")
     own = SiteSettings.read(folder)
+    check_dates(folder / "ca.crt")
     if marked([mark(folder)]):
         raise FedpriorError(f"the node of '{own.site}' already runs on this machine.")
     if reachable("127.0.0.1", port):

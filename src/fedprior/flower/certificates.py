@@ -75,6 +75,16 @@ def validity(path: Path) -> tuple[datetime, datetime, list[str]]:
     return found.not_valid_before_utc, found.not_valid_after_utc, told
 
 
+def check_dates(path: Path) -> None:
+    """Refuse a certificate that is not valid now."""
+    first, last, _ = validity(path)
+    if not first <= datetime.now(UTC) <= last:
+        raise FedpriorError(
+            f"'{path}' is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, which is not now: check this machine's "
+            "clock, or set the federation up again."
+        )
+
+
 def _builder(x509: Any, subject: Any, issuer: Any, key: Any) -> Any:
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())

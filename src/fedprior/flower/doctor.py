@@ -20,7 +20,7 @@ from fedprior.data.schema import Schema
 from fedprior.data.site_table import Reading, SiteTable
 from fedprior.errors import FedpriorError
 from fedprior.flower.agreement import configured
-from fedprior.flower.certificates import validity
+from fedprior.flower.certificates import check_dates, validity
 from fedprior.flower.link import runs
 from fedprior.flower.place import FILE, SCHEMA, Place
 from fedprior.flower.processes import PORT, mark, marked, reachable
@@ -108,15 +108,13 @@ def _versions(wanted: str = __version__) -> Check:
 
 def _certificate(path: Path, host: str | None) -> Check:
     try:
-        first, last, names = validity(path)
+        check_dates(path)
+        _, last, names = validity(path)
     except FedpriorError as error:
         return Check("certificate", False, str(error))
-    now = datetime.now(UTC)
-    if not first <= now <= last:
-        return Check("certificate", False, f"valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, which is not now")
     if host is not None and host not in names:
         return Check("certificate", False, f"it is for {', '.join(names)}, not for {host}")
-    soon = ", which is soon" if last - now < SOON else ""
+    soon = ", which is soon" if last - datetime.now(UTC) < SOON else ""
     return Check("certificate", True, f"valid until {last:%Y-%m-%d}{soon}")
 
 

@@ -13,6 +13,8 @@ from fedprior import __version__
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
 from fedprior.files import new_folder, write_bytes, write_text
+from fedprior.flower.agreement import configured
+from fedprior.flower.audit import meaning
 from fedprior.flower.certificates import make_authority, make_site_key
 from fedprior.flower.place import SCHEMA, Place, default_listen
 from fedprior.flower.proxy import nginx
@@ -95,12 +97,17 @@ def _site(place: Place, site: str) -> None:
 
 def instructions(place: Place, site: str) -> str:
     """One page for the people at a site."""
+    config = configured(place.sections)
+    method = config.build_method()
+    extras = "flower,privacy" if "+dp" in method.about.name else "flower"
+    fields = getattr(method.types[3], "_fields", ())
+    sent = "; ".join(meaning(field, method.about.name.split("+")[0]) for field in fields) or "nothing"
     return f"""# {site}: how to take part
 
 You have been given this folder. It holds `site.key`, which identifies your site: keep it private, and ask for a new one
 if anybody else has seen it.
 
-1. Install: `pip install "fedprior[flower]=={__version__}"` with Python 3.11 (Linux).
+1. Install: `pip install "fedprior[{extras}]=={__version__}"` with Python 3.11 (Linux).
 2. Prepare your table as a CSV file whose columns are those of `{SCHEMA}` (other columns are ignored), and check it:
 
        fedprior federation doctor . --table patients.csv
@@ -109,8 +116,17 @@ if anybody else has seen it.
 
        fedprior federation site . --table patients.csv --state state
 
+## What leaves your site
+
+The plan is {method.about.title} with {config.rounds} rounds. In each round your node sends: {sent}.
+It also sends numbers about training from a fixed list, and metrics on your validation and test rows. If the plan
+changes, what your node sends changes too: `fedprior federation audit state` lists what has left.
+
+With `--min-class-rows 5`, your node declines any method that sends a mean over fewer than five training rows of a
+class; without it, `doctor` and the node warn you. The server is not told how many rows there are.
+
 Your node connects to `{place.address}` (outgoing TLS only; nothing connects to you). Your rows never leave your
-machine. What does leave it is written to `state/*/{site}/sent.jsonl`: read it with `fedprior federation audit state`.
+machine; every message that does is recorded in `state/*/{site}/sent.jsonl`.
 When the experiment is over, your own model, its report and its model card are in `state/{place.experiment}/{site}`.
 
 Keep the `state` folder: without it your site cannot go on with an experiment. The clock of your machine must be

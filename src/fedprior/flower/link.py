@@ -13,6 +13,7 @@ import tomli_w
 
 from fedprior.errors import FedpriorError
 from fedprior.files import write_text
+from fedprior.flower.certificates import check_dates
 from fedprior.flower.place import Place
 from fedprior.flower.processes import Process, end, end_marked, environment, mark, marked, program, reachable, start
 from fedprior.flower.status import read_status
@@ -51,6 +52,7 @@ def start_link(place: Place) -> None:
 
 def launch_link(place: Place, *, leashed: bool = True) -> Process:
     """A new SuperLink that listens; what an earlier one has left behind is ended first."""
+    check_dates(place.server / "server.crt")
     stop_link(place)
     host, port = place.local
     if reachable(host, port):

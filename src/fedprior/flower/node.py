@@ -61,7 +61,10 @@ class Node(NamedTuple):
         return kinds[document["kind"]](document, arrays, store)
 
     def _table(self, document: Mapping[str, Any]) -> SiteTable:
-        config, schema = configured(document["config"]), Schema.from_document(document["schema"])
+        try:
+            config, schema = configured(document["config"]), Schema.from_document(document["schema"])
+        except FedpriorError as error:
+            raise RefusedError("order", str(error)) from None
         return SiteTable.read(self.site, self.table, schema, Reading.of(config.data), config.seed)
 
     def _check(self, document: Mapping[str, Any], arrays: Arrays, store: Store) -> Reply:

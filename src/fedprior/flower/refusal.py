@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedprior.errors import FedpriorError
 
 CODES = {
-    "order": "it did not understand the order: run the same version of fedprior at both ends",
+    "order": "it cannot do what was ordered: install the same fedprior, with the same extras, at both ends",
     "name": "its key is that of another site: give every site its own folder",
     "table": "its table cannot be read or does not fit the schema",
     "changed": "its table has changed since the experiment began",
