@@ -117,12 +117,11 @@ class FedPAC(Method[Server, Weights, Down, Up, Weights]):
     def base_objective(self, base: Params, fixed: dict[str, Params], batch: Batch) -> Tensor:
         """CE + λ · MSE(z, global mean of its class), [C]."""
         z = self.task.features(base, batch.x, batch.weight)
-        logits = categories(self.task).logits(self.task.head_outputs(fixed["head"], z))
-        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
+        losses = categories(self.task).losses(self.task.head_outputs(fixed["head"], z), batch.y)
         means, seen = fixed["global"]["means"], fixed["global"]["seen"]
         target = means.gather(1, batch.y.unsqueeze(2).expand(-1, -1, means.shape[2]))
         apart = (z - target).square().mean(2) * (seen.gather(1, batch.y) > 0)
-        return ((losses.view_as(batch.y) + self.alignment * apart) * batch.weight).sum(1)
+        return ((losses + self.alignment * apart) * batch.weight).sum(1)
 
     def combine(self, scaled: Tensor, variance: Tensor) -> Tensor:
         """The weights with which each reporter combines the reporters' heads, [R, R]; rows sum to one."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedprior import tree
@@ -58,6 +57,10 @@ class FedRoD(Averaged[Client, Personal]):
         """Features [C, B, d] -> logits [C, B, K]."""
         return categories(self.task).logits(self.task.head_outputs(head, z))
 
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean cross-entropy of a batch, [C]."""
+        return (categories(self.task).losses(logits, batch.y) * batch.weight).sum(1)
+
     def log_counts(self, data: ClientData) -> Tensor:
         """log n_c; a class that the client lacks gets log 1e-9, [C, K]."""
         counts = [data.client(c)[1].bincount(minlength=self.task.likelihood.parameters) for c in range(len(data))]
@@ -72,13 +75,13 @@ class FedRoD(Averaged[Client, Personal]):
             z = self.task.features(w, b.x, b.weight)
             logits = self.logits(w, z)
             seen.extend([z.detach(), logits.detach()])
-            return _mean(logits + log_counts.unsqueeze(1), b)
+            return self.loss(logits + log_counts.unsqueeze(1), b)
 
         carry["total"].add_(take_step(optimizer, balanced, carry["w"], carry["w_state"], None, batch, skip))
         z, generic = seen
 
         def personal(head: Params, nothing: Any, b: Batch) -> Tensor:
-            return _mean(generic + self.logits(head, z), b)
+            return self.loss(generic + self.logits(head, z), b)
 
         take_step(optimizer, personal, carry["head"], carry["head_state"], None, batch)
         return carry
@@ -110,8 +113,3 @@ class FedRoD(Averaged[Client, Personal]):
         """The sum of both heads."""
         z = self.task.features(personal.w, x)
         return (self.logits(personal.w, z) + self.logits(personal.head, z)).log_softmax(-1)
-
-
-def _mean(logits: Tensor, batch: Batch) -> Tensor:
-    losses = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
-    return (losses * batch.weight).sum(1)

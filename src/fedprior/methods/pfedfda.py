@@ -22,7 +22,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -160,8 +159,7 @@ class PFedFDA(Method[Shared, Client, Shared, Up, Personal]):
                 z = self.task.features(phi, batch.x, batch.weight)
                 seen.append(z.detach())
                 logits = torch.baddbmm(fixed["bias"].unsqueeze(1), z, fixed["weight"].transpose(1, 2))
-                losses = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
-                return (losses * batch.weight).sum(1)
+                return (self.task.likelihood.losses(logits, batch.y) * batch.weight).sum(1)
 
             carry["total"].add_(take_step(optimizer, objective, carry["phi"], carry["state"], None, batch, buffers))
             epoch = (carry["steps"] // fixed["per_epoch"]) % copies

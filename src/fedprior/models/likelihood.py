@@ -95,13 +95,11 @@ class Categorical:
         return F.pad(out, (1, 0)) if out.shape[-1] == 1 else out
 
     def losses(self, out: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy."""
-        if out.dim() > 3:  # several draws per example
-            losses = F.cross_entropy(self.logits(out).flatten(0, -2), y.flatten(), reduction="none")
-            return losses.view_as(y)
-        if out.shape[-1] == 1:
+        """Cross-entropy, with classes before examples: torch's softmax over a short last axis is slow."""
+        if out.dim() == 3 and out.shape[-1] == 1:
             return F.binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype), reduction="none")
-        return F.cross_entropy(out.transpose(1, 2), y, reduction="none")  # classes before examples: faster
+        logits = self.logits(out).flatten(1, -2).transpose(1, 2)  # further axes are draws
+        return F.cross_entropy(logits, y.flatten(1), reduction="none").view_as(y)
 
     def predictive(self, out: Tensor) -> Tensor:
         """Log-probabilities."""
