@@ -9,8 +9,6 @@ import io
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy.io
-from scipy.io.matlab import MatReadError
 
 from fedprior.data.store.formats.reader import Arrays, Part, by_size, images, labels
 from fedprior.data.store.members import Member
@@ -31,8 +29,11 @@ class Matlab:
         """Files that begin with MATLAB's name."""
         if not member.head.startswith(MAGIC):
             return False
+        from scipy.io import loadmat  # takes a while to load
+        from scipy.io.matlab import MatReadError
+
         try:
-            stored = scipy.io.loadmat(io.BytesIO(member.read()), variable_names=["X", "y"])
+            stored = loadmat(io.BytesIO(member.read()), variable_names=["X", "y"])
         except (OSError, MatReadError) as error:  # of a file that ends too early
             raise ValueError(error) from None
         if not {"X", "y"} <= set(stored):
