@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import openpyxl
+import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 from hypothesis import example, given
@@ -108,8 +108,8 @@ def test_damaged_sheets(tmp_path: Path, which: int, changes: list[tuple[float, i
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".GZ"])
 def test_a_bomb(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few kilobytes that unpack to 40 MB, where 120 MB are free: formats may lie, or say nothing."""
-    pack = {".bz2": bz2.compress, ".xz": lzma.compress}.get(ending, gzip.compress)
-    content = pack(b"site,x,y\n" + b"a,1,0\n" * 7_000_000)
+    packs: dict[str, Callable[[bytes], bytes]] = {".bz2": bz2.compress, ".xz": lzma.compress}
+    content = packs.get(ending, gzip.compress)(b"site,x,y\n" + b"a,1,0\n" * 7_000_000)
     path = tmp_path / f"bomb.csv{ending}"
     path.write_bytes(content[:-4] + bytes(4) if ending == ".gz" else content)
     monkeypatch.setattr(room, "available", lambda: 120_000_000)
