@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import openpyxl  # type: ignore[import-untyped]
+import openpyxl
 import pandas as pd
 import pytest
 from hypothesis import example, given
