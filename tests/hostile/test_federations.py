@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hostile.cases import DRAWN, LONG, NO_NUMBER, NO_TABLE, OF_METHODS, OF_WRAPPERS, ROWS, command, refused, toml
@@ -96,6 +96,7 @@ def test_folders(place: Path, name: str, kind: str, content: bytes) -> None:
 
 
 @DRAWN
+@example(("tune", "--workers"), "\u0663")
 @given(
     st.sampled_from([(name, option) for name, options in NAMES.items() for option in options]),
     LONG | st.sampled_from(["-1", "nan", "1e400", "9" * 5000, "\u0663", "a\0b", "-" * 50, "../../x", "no such"]),

@@ -33,5 +33,12 @@ def sections(
         "data": {"name": data} if data else None,
         "rounds": rounds,
         "seed": seed,
-        "workers": int(workers) if workers and workers.isdecimal() and len(workers) < 10 else workers,
+        "workers": count(workers),
     }
+
+
+def count(workers: str | None) -> int | str | None:
+    """A number of workers as such; anything else is checked, or refused, with the configuration."""
+    if workers is not None and workers.isascii() and workers.isdecimal() and len(workers) < 10:
+        return int(workers)
+    return workers

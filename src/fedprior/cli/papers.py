@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from fedprior.cli.arguments import count
 from fedprior.cli.screen import say, screen
 from fedprior.errors import FedpriorError
 
@@ -102,15 +103,15 @@ def reproduce(
 
     table = find(name)
     folder = out or Path("runs") / "papers" / name / ("search" if search else scale)
-    count = int(workers) if workers and workers.isdecimal() and len(workers) < 10 else workers or "auto"
+    processes: Any = count(workers) or "auto"
     with plain_errors("configuration"):
-        Settings(workers=count)
+        Settings(workers=processes)
     if search:
         given = {"--rows": rows, "--columns": columns, "--seeds": seeds, "--so-far": so_far or None}
         for option, value in given.items():
             if value is not None:
                 raise FedpriorError(f"a search is the same for every method: leave out {option}.")
-        _search(table, folder, count, quiet=quiet, as_json=as_json)
+        _search(table, folder, processes, quiet=quiet, as_json=as_json)
         return
     part: dict[str, Any] = {
         "scale": scale,
@@ -126,7 +127,7 @@ def reproduce(
         said = f"{runs} run{'s' if runs != 1 else ''} left, about {duration(minutes)} on two cores"
         print(f"{table.name}: {said}; it can be interrupted.", file=sys.stderr)
     with RunProgress(quiet=quiet or as_json, again=again, runs=runs) as show:
-        outcome = run(table, folder, show, **part, settings={"workers": count}, so_far=so_far)
+        outcome = run(table, folder, show, **part, settings={"workers": processes}, so_far=so_far)
     beside = (whole or save) and os.access(table.path.parent, os.W_OK)
     outcome = saved.together(table, there, outcome) if there and beside else outcome
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
