@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,20 @@ def test_a_table_with_something_else_is_refused() -> None:
     schema = Schema.inferred(table(), target="falls", site="ward", kinds={"falls": "count"})
     assert schema.problems(table(falls)) == ["column 'falls', the target: 1 rows without a whole number from 0 on"]
     assert schema.problems(table()) == []
+
+
+def test_a_schema_by_hand(tmp_path: Path) -> None:
+    """Classes become a count by one word in the file; a word that is no kind is refused, not taken for a number."""
+    Schema.inferred(table(), target="falls", site="ward").write(tmp_path / "schema.toml")
+    text = (tmp_path / "schema.toml").read_text()
+    assert text.count('kind = "classes"') == 1
+    (tmp_path / "schema.toml").write_text(text.replace('kind = "classes"', 'kind = "count"'))
+    assert Schema.read(tmp_path / "schema.toml").target == Count()
+    (tmp_path / "schema.toml").write_text(text.replace('kind = "classes"', 'kind = "cuont"'))
+    with pytest.raises(
+        FedpriorError, match="unknown kind 'cuont' in the description of the target: did you mean 'count'"
+    ):
+        Schema.read(tmp_path / "schema.toml")
 
 
 def test_an_input_cannot_be_a_count() -> None:

@@ -153,6 +153,15 @@ def test_a_number_is_counted_in_tenths() -> None:
     assert set(found.numbers) >= {"between", "shift", "scale"}
 
 
+def test_a_count_is_counted_in_ranges_too() -> None:
+    """Mostly zeros: as many ranges as there are different tenths, and every label is in one."""
+    y = np.repeat([0.0, 1.0, 5.0], [30, 15, 5])
+    given = {name: (np.zeros((50, 1)), y) for name in "ab"}
+    found = portrait(from_arrays(given, tests=given, validation=0, target="count", name="falls"))
+    assert found.title == f"falls: 2 clients, {len(found.labels)} ranges of the target"
+    assert found.counts.sum() == 100
+
+
 def test_pictures_of_a_number() -> None:
     """A line and a row of dots for every range, within the width; the same in SVG."""
     found = portrait(numbers())

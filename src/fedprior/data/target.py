@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedprior.data.columns import check_text
 from fedprior.data.heterogeneity import label_spread, value_spread
-from fedprior.errors import FedpriorError, shown
+from fedprior.errors import FedpriorError, shown, unknown
 
 Values = NDArray[Any]  # [n]
 Codes = NDArray[np.int64]  # [n]
@@ -206,7 +206,9 @@ KINDS = ("classes", *NUMBERS)
 
 def from_document(document: Mapping[str, Any]) -> Classes | Number:
     """The inverse of `document`."""
-    if document["kind"] == "classes":
+    kind = str(document["kind"])
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS, "the description of the target")
+    if kind == "classes":
         return Classes(tuple(str(level) for level in document["levels"]))
-    made = NUMBERS.get(str(document["kind"]), Number)
-    return made(str(document["unit"]), float(document["mean"]), float(document["deviation"]))
+    return NUMBERS[kind](str(document["unit"]), float(document["mean"]), float(document["deviation"]))

@@ -25,7 +25,8 @@ def columns(schema: Schema) -> Table:
     """What each column of a table is taken for, and why some are left out."""
     table = plain_table(
         f"Columns: predicts '{on_screen(schema.target_name)}', {_target(schema)}",
-        "To change a kind: data.kinds.COLUMN=number, category, yes/no, identifier (left out).",
+        "To change a kind: data.kinds.COLUMN=number, category, yes/no, identifier (left out); "
+        "of the target: classes, number, count.",
     )
     for name in ("column", "kind", "note"):
         table.add_column(name, no_wrap=name != "note")
