@@ -33,6 +33,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
+        Path(sys.prefix).is_relative_to("/tmp"), reason="services have a /tmp of their own: use a checkout elsewhere"
+    ),
+    pytest.mark.skipif(
         os.geteuid() != 0 or NGINX is None or subprocess.run(ALONE, check=False, capture_output=True).returncode != 0,
         reason="needs root, namespaces and nginx",
     ),
