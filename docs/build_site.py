@@ -33,7 +33,8 @@ def assemble() -> None:
         if path.endswith(".py"):
             _write(place, tutorials.page(ROOT / path, (SOURCE / place).parent))
         else:
-            _write(place, relinked((ROOT / path).read_text(encoding="utf-8"), path, place) + papers.drawn(ROOT / path))
+            text = relinked((ROOT / path).read_text(encoding="utf-8"), path, place)
+            _write(place, papers.titled(ROOT / path) + text + papers.drawn(ROOT / path))
     for place, text in (reference.pages() | {"reproduced/index.md": papers.listing()}).items():
         _write(place, text)
     for path, place in pictures().items():

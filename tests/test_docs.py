@@ -51,6 +51,15 @@ def test_equations_stand_beside_functions_that_exist(page: str) -> None:
     assert [function for function in functions if not named(function)] == []
 
 
+def test_every_experiment_is_listed_with_its_question() -> None:
+    page = (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
+    paths = sorted((ROOT / "experiments").rglob("*.py"))
+    assert [path.name for path in paths if f"`{path.relative_to(ROOT / 'experiments').as_posix()}`" not in page] == []
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \| \[.*\]\((.*?)\) \|$", page, re.MULTILINE)
+    assert len(rows) >= 8
+    assert [goal for _, _, goal in rows if not (ROOT / "experiments" / goal).exists()] == []
+
+
 def rows_of(page: str, heading: str) -> dict[str, list[str]]:
     """The rows of all tables under a heading, by their first cell; the cells of two tables with the same row follow."""
     found: dict[str, list[str]] = {}

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # What a prior learns
 #
-# Methods differ in what they learn about the sites. Four of them, on one federation, and the numbers in which it shows:
-# the confidence τ of pFedVEM, the evidence weights ω of FedMAP, the interpolation β of pFedFDA, and the mixing
-# weights of a stack. The sites differ in size only: handwritten digits, dealt out very unevenly.
+# Methods differ in what they learn about the sites. Here are four of them on one federation, and the numbers that show
+# what each has learned: the confidence τ of pFedVEM, the evidence weights ω of FedMAP, the interpolation β of pFedFDA,
+# and the mixing weights of a stack. The sites differ in size only: handwritten digits, distributed very unevenly.
 
 # %%
 import altair as alt
@@ -26,7 +26,9 @@ import fedprior
 from fedprior.methods import build
 
 federation = fedprior.data.load("digits", partition="quantity", clients=10, alpha=0.8)
-sizes = pd.Series(federation.train.size, index=federation.clients, name="examples").rename_axis("client")
+sizes = pd.Series(
+    federation.train.size, index=federation.clients, name="examples"
+).rename_axis("client")
 sizes.to_frame().T
 
 
@@ -58,20 +60,26 @@ def against_size(frame: pd.DataFrame, column: str, title: str) -> alt.Chart:
 # %% [markdown]
 # ## τ: how sure a site is of its own head
 #
-# pFedVEM keeps a Gaussian over each site's head. τ is the precision by which the server weights the site: the inverse
-# of how far the head is from the prior's mean, plus how uncertain it is. A site whose head has moved far from the
-# others, or is uncertain, counts less.
+# pFedVEM keeps a Gaussian over each site's head. The server weights the site by its precision τ, the inverse of a sum:
+# how far the head is from the prior's mean, plus how uncertain it is. A site whose head has moved far from the others,
+# or is uncertain, counts less.
 
 # %%
 confidence = logs("pfedvem")
 against_size(confidence, "tau", "τ, confidence")
 
 # %% [markdown]
-# Large sites become surer of their heads from round to round, and count more; the smallest stay where they began:
+# Large sites become more confident from round to round, and count more; the smallest stay where they began:
 
 # %%
-alt.Chart(confidence[["round", "client", "tau"]]).mark_line().encode(
-    x="round:Q", y=alt.Y("tau:Q", title="τ", scale=alt.Scale(zero=False)), color=alt.Color("client:N", title=None)
+alt.Chart(confidence[["round", "client", "examples", "tau"]]).mark_line().encode(
+    x="round:Q",
+    y=alt.Y("tau:Q", title="τ", scale=alt.Scale(zero=False)),
+    color=alt.Color(
+        "examples:Q", title="training examples", scale=alt.Scale(scheme="viridis")
+    ),
+    detail="client:N",
+    tooltip=["client", "examples", "tau"],
 ).properties(width=520, height=220)
 
 # %% [markdown]
@@ -85,12 +93,20 @@ alt.Chart(confidence[["round", "client", "tau"]]).mark_line().encode(
 # %%
 def share(frame: pd.DataFrame) -> pd.Series:
     """Each site's weight at the server in the last round: softmax(log ω)."""
-    last = frame[frame["round"] == frame["round"].max()].set_index("client")["log_omega"]
+    last = frame[frame["round"] == frame["round"].max()].set_index("client")[
+        "log_omega"
+    ]
     weights = np.exp(last - last.max())
     return (weights / weights.sum()).round(3)
 
 
-pd.DataFrame({"examples": sizes, "mean": share(logs("fedmap")), "sum": share(logs("fedmap", omega="sum"))})
+pd.DataFrame(
+    {
+        "examples": sizes,
+        "mean": share(logs("fedmap")),
+        "sum": share(logs("fedmap", omega="sum")),
+    }
+)
 
 # %% [markdown]
 # ## β: how much of the shared statistics a site uses
@@ -105,14 +121,22 @@ interpolation = logs("pfedfda")
 against_size(interpolation, "beta", "β, share of its own statistics")
 
 # %% [markdown]
-# ## Mixing weights: whom a site trusts
+# ## Mixing weights: which expert a site trusts
 #
-# A stack trains Local and FedAvg-FT side by side and mixes their predictions at every site by rows that neither was
-# trained on, under a prior that the sites share. Small sites follow the prior; large sites decide for themselves.
+# A stack trains Local and FedAvg-FT side by side and mixes their predictions at every site. The weights are learned from
+# rows that neither expert was trained on, under a prior that the sites share.
 
 # %%
 result = fedprior.run(build("stack"), federation, rounds=12, workers=1)
 result.explanation.tables["weights of the experts"].round(2)
 
 # %% [markdown]
-# The report of every run shows these numbers site by site, in the section *What the method learned about each site*.
+# Every site trusts the fine-tuned shared model most: all draw from the same digits, so a model that has learned from all
+# of them is better than a site's own. A temperature below 1 sharpens predictions that were too cautious.
+#
+# ## What to take from this
+#
+# * **Small sites are handled differently by every method**: pFedVEM gives them less weight, FedMAP with the mean loss
+#   almost as much as the others, and FedMAP with the sum of losses nearly all of it.
+# * **A learned number can be wrong**, like β at a site with 7 examples. Look at it before you trust it.
+# * The report of every run shows these numbers site by site, in the section *What the method learned about each site*.

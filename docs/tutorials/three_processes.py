@@ -36,7 +36,9 @@ from fedprior.flower.serve import Plan, serve
 from fedprior.flower.trial import write_tables
 
 tables = write_tables(Path("tables"))
-pd.DataFrame({site: pd.read_csv(path)["target"].value_counts() for site, path in tables.items()})
+pd.DataFrame(
+    {site: pd.read_csv(path)["target"].value_counts() for site, path in tables.items()}
+)
 
 
 # %% [markdown]
@@ -49,7 +51,8 @@ pd.DataFrame({site: pd.read_csv(path)["target"].value_counts() for site, path in
 # %%
 def packed(document: dict, arrays: Mapping) -> bytes:
     return safetensors.numpy.save(
-        {k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"told": json.dumps(document)}
+        {k: np.ascontiguousarray(v) for k, v in arrays.items()},
+        {"told": json.dumps(document)},
     )
 
 
@@ -69,7 +72,9 @@ processes = multiprocessing.get_context("fork")
 ends, workers = {}, {}
 for name, table in tables.items():
     ends[name], theirs = processes.Pipe()
-    workers[name] = processes.Process(target=site, args=(name, table, theirs), daemon=True)
+    workers[name] = processes.Process(
+        target=site, args=(name, table, theirs), daemon=True
+    )
     workers[name].start()
 {name: worker.is_alive() for name, worker in workers.items()}
 
@@ -95,14 +100,22 @@ class Pipes:
             message = ends[order.site].recv_bytes()
             document, arrays = unpacked(message)
             replies[order.site] = Reply(document, arrays)
-            self.received.append((order.site, order.document["kind"], len(message), sorted(arrays)))
+            self.received.append(
+                (order.site, order.document["kind"], len(message), sorted(arrays))
+            )
         return replies
 
 
-config = {"method": {"name": "fedmap"}, "rounds": 5, "data": {"name": "sites", "scaling": "shared"}}
+config = {
+    "method": {"name": "fedmap"},
+    "rounds": 5,
+    "data": {"name": "sites", "scaling": "shared"},
+}
 schema = Schema.inferred(pd.read_csv(next(iter(tables.values()))), target="target")
 link = Pipes()
-result = serve(link, Plan("tutorial", tuple(tables), schema, config), Path("runs/server"))
+result = serve(
+    link, Plan("tutorial", tuple(tables), schema, config), Path("runs/server")
+)
 result.clients[["train", "accuracy", "nll"]].round(3)
 
 # %% [markdown]
@@ -112,11 +125,29 @@ result.clients[["train", "accuracy", "nll"]].round(3)
 # ω, and metrics. Every site also keeps its own list, `sent.jsonl`.
 
 # %%
-pd.DataFrame(link.received, columns=["site", "message", "bytes", "arrays"]).groupby("message").first()
+pd.DataFrame(link.received, columns=["site", "message", "bytes", "arrays"]).groupby(
+    "message"
+).first()
 
 # %%
 sent = next(Path("states").rglob("sent.jsonl"))
-pd.DataFrame([json.loads(line) for line in sent.read_text().splitlines()])[["kind", "round"]].tail(3)
+pd.DataFrame([json.loads(line) for line in sent.read_text().splitlines()])[
+    ["kind", "round"]
+].tail(3)
+
+# %% [markdown]
+# How many bytes that is. It does not depend on the number of patients, because messages hold weights and sums, not rows.
+
+# %%
+import altair as alt
+
+sent_bytes = pd.DataFrame([(site, kind, size) for site, kind, size, _ in link.received])
+sent_bytes.columns = ["site", "message", "bytes"]
+alt.Chart(sent_bytes).mark_bar().encode(
+    x=alt.X("sum(bytes):Q", title="bytes sent"),
+    y=alt.Y("site:N", title=None),
+    color=alt.Color("message:N", title=None),
+).properties(width=480, height=110)
 
 # %% [markdown]
 # ## What stayed
@@ -124,7 +155,11 @@ pd.DataFrame([json.loads(line) for line in sent.read_text().splitlines()])[["kin
 # The personal models are at the sites, not at the server:
 
 # %%
-[str(path) for path in sorted(Path("states").rglob("*.safetensors")) if "model" in path.name]
+[
+    str(path)
+    for path in sorted(Path("states").rglob("*.safetensors"))
+    if "model" in path.name
+]
 
 # %%
 for worker in workers.values():

@@ -27,6 +27,13 @@ SPACING = (
 """What browsers set too tightly or too high in the MathML that is made."""
 
 
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The first page has no siblings: it takes the room of their navigation."""
+    if page.url in ("", "index.html"):
+        page.meta["hide"] = ["navigation"]
+    return markdown
+
+
 def on_page_content(content: str, **_: Any) -> str:
     """The HTML of a page with its formulas."""
     return FORMULA.sub(_formula, content)

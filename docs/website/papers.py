@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fedprior.papers.outcome import Outcome
@@ -22,6 +23,15 @@ search: {boost: 0.2}
 Every table of the five papers is a file that lists the settings the paper does not specify, with the values used here
 ([how](../papers.md)); [results](../results.md) sums up what held and what did not. These are the results that are kept
 in the repository, each with its command, the paper's numbers beside ours, and charts."""
+
+
+def titled(path: Path) -> str:
+    """Front matter with the name of a paper's table in the navigation, given its Markdown file; nothing for others."""
+    numbers = path.with_suffix(".json")
+    if path.parent.parent.parent != ROOT / "papers" or not numbers.exists():
+        return ""
+    scale = " (quick)" if path.stem.endswith("-quick") else ""
+    return f"---\ntitle: {json.dumps(read(numbers).title + scale)}\n---\n\n"
 
 
 def drawn(path: Path) -> str:

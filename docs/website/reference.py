@@ -42,7 +42,13 @@ PYTHON: dict[str, tuple[str, list[str]]] = {
     "method": (
         "Writing a method",
         [
-            *("fedprior.protocol", "fedprior.models.task.Task", "fedprior.data.client", "fedprior.training"),
+            *(
+                "fedprior.protocol",
+                "fedprior.declaration",
+                "fedprior.models.task.Task",
+                "fedprior.data.client",
+                "fedprior.training",
+            ),
             *("fedprior.Train", "fedprior.tree", "fedprior.rng"),
         ],
     ),

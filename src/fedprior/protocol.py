@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_origin
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -24,6 +24,10 @@ from torch import Tensor
 
 from fedprior.data.client import ClientData
 from fedprior.data.naming import Names
+from fedprior.declaration import About as About  # noqa: PLC0414 - part of the contract
+from fedprior.declaration import Hints as Hints  # noqa: PLC0414 - part of the contract
+from fedprior.declaration import Moment as Moment  # noqa: PLC0414 - part of the contract
+from fedprior.declaration import Space as Space  # noqa: PLC0414 - part of the contract
 from fedprior.errors import FedpriorError
 from fedprior.explanation import Explanation
 from fedprior.models.likelihood import Categorical
@@ -42,8 +46,6 @@ P = TypeVar("P")  # personal model, [C, ...]
 Logs = dict[str, Tensor]
 """Values that a method logs in a local update: name -> [C]."""
 
-Group = Literal["baseline", "Bayesian prior", "regularised", "split", "meta", "clustered", "mixture"]
-
 
 class Empty(NamedTuple):
     """No state, or nothing to send. A type of its own, because `None` is not a tree."""
@@ -53,41 +55,6 @@ class Weights(NamedTuple):
     """A whole network: the server state, message or personal model of many methods."""
 
     w: Params
-
-
-Moment = Literal["after local training", "after aggregation"]
-
-
-class About(NamedTuple):
-    """What a method declares about itself, for users and for the contract tests."""
-
-    name: str
-    title: str
-    paper: str
-    year: int
-    group: Group
-    personal: str  # what each client keeps for itself
-    moment: Moment  # when the personal model is taken
-    private: tuple[str, ...] = ()  # fields of the client state that no uplink may contain
-    needs_classes: bool = False  # it is not defined for a numeric target
-    uses_validation: bool = False  # it uses the client's validation examples, for calibration or mixing weights
-    class_means: bool = False  # its uplink has means over the rows of each class, which give away a class of few rows
-    most_coefficients: int | None = None  # it is a linear model, and has at most so many: outputs · (inputs + 1)
-
-
-class Hints(NamedTuple):
-    """What the engine may rely on."""
-
-    everyone_trains: bool = False  # every client trains every round, and a sample reports
-    personal_downlink: bool = False  # `broadcast` creates one message per client
-    fixed_state: bool = False  # the client state never changes after joining
-    head_phase: bool = False  # has phases that train only heads, on features computed once
-    plain_sgd: bool = False  # the method's identities need plain SGD: momentum, Adam and clipping are not used
-    own_training: bool = False  # `train` is not used at all
-
-
-Space = tuple[float, float] | list[Any]
-"""What is tried of an option: numbers between two, on a logarithmic scale, or each of several values."""
 
 
 class _Unbound(Task):
