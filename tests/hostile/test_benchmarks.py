@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprior.benchmark.lines import FILE, Line, add_line, read_lines
+from fedprior.methods import METHODS
 from hostile.cases import DRAWN, one_sentence, refused
 
 GOOD = Line("digits iid", 0, "local", 1, 1, nll=0.5, accuracy=0.75, sites=[1.0, None])
@@ -57,7 +58,24 @@ def test_options(option: list[str], tmp_path: Path) -> None:
     refused([*SMALL, "--out", str(tmp_path / "out"), *option], tmp_path)
 
 
-@pytest.mark.parametrize("code", ["1 / 0", "raise SystemExit(5)", "def (", "x = 1"])
+UNFINISHED = """
+from typing import ClassVar
+from fedprior.protocol import About, Method, register
+
+@register
+class Unfinished(Method):
+    about: ClassVar[About] = About("unfinished", "Unfinished", "", 2026, "", "", "")
+"""
+
+
+@pytest.mark.parametrize("code", ["1 / 0", "raise SystemExit(5)", "raise KeyError", "def (", "x = 1"])
 def test_own_files(code: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(code)
     refused([*SMALL, "--out", str(tmp_path / "out"), "--own", str(tmp_path / "own.py")], tmp_path)
+
+
+def test_an_unfinished_method(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(UNFINISHED)
+    told = refused([*SMALL, "--out", str(tmp_path / "out"), "--own", str(tmp_path / "own.py")], tmp_path)
+    assert "does not define aggregate" in told
+    assert "unfinished" not in METHODS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedprior.experiment import placing
+from fedprior.experiment.journal import Observer
 from fedprior.files import write_text
 from hostile.runs import compared, go, refusal, stop_at
 
@@ -69,6 +72,60 @@ def test_a_refusal_leaves_no_folder(wrong: dict[str, Any], there: bool, tmp_path
     for start in (go, compared):
         refusal(lambda start=start: start(out, **wrong))  # type: ignore[misc]
         assert list(tmp_path.rglob("*")) == ([out.parent, out] if there else [])
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["a new folder", "an empty one"])
+@pytest.mark.parametrize("start", [go, compared], ids=["run", "compare"])
+def test_a_full_disk_leaves_nothing(
+    start: Callable[..., Any], there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever file of the beginning it is that does not fit."""
+    for k in range(4):
+        out, count = tmp_path / f"{k}", k
+
+        def full(path: Path, content: str) -> None:
+            nonlocal count
+            count -= 1
+            if count < 0:
+                raise OSError(errno.ENOSPC, "full", str(path))
+            write_text(path, content)
+
+        if there:
+            out.mkdir()
+        with monkeypatch.context() as patched:
+            patched.setattr(placing, "write_text", full)
+            try:
+                start(out, rounds=1)
+            except OSError:
+                assert list(out.parent.glob(f"*{k}*")) == ([out] if there else [])
+                assert not there or list(out.iterdir()) == []
+            else:
+                return
+        start(out, rounds=1)
+
+
+def test_a_folder_that_goes_away(tmp_path: Path) -> None:
+    """The error is the first one, about the file that could not be written."""
+    with pytest.raises(FileNotFoundError, match=r"\.(jsonl|csv)'$"):
+        go(tmp_path / "out", observers=seen(2, lambda: shutil.rmtree(tmp_path / "out")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_that_goes_away(tmp_path: Path) -> None:
+    """Its lines would be missing without a word."""
+    out = tmp_path / "out"
+    assert "was changed while the run was at work" in refusal(
+        lambda: go(out, observers=seen(2, (out / "events.jsonl").unlink))
+    )
+
+
+def seen(round: int, act: Callable[[], Any]) -> Callable[[str, int], Observer]:
+    """Do something after a round."""
+
+    def observer(name: str, rounds: int) -> Observer:
+        return lambda event: act() if (event["kind"], event["round"]) == ("round", round) else None
+
+    return observer
 
 
 def test_temporary_files_go_on_resume(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,3 +108,16 @@ def test_what_cannot_be_watched(tmp_path: Path, server: Watch) -> None:
         Watch(tmp_path / "nowhere")
     with pytest.raises(FedpriorError, match=r"port \d+ cannot be used: choose another with --port"):
         Watch(server.folder, server.server_port)
+
+
+def test_what_no_browser_asks(server: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An address that is none is not found; whoever does not wait for the answer is no error on the terminal."""
+    host = f"Host: 127.0.0.1:{server.server_port}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as link:
+        link.sendall(b"GET http://[ HTTP/1.1\r\n" + host)
+        assert b" 404 " in link.recv(100)
+    try:
+        raise BrokenPipeError
+    except BrokenPipeError:
+        server.handle_error(None, None)
+    assert capsys.readouterr().err == ""

@@ -26,6 +26,12 @@ def load_own(path: Path) -> list[str]:
     if taken:
         METHODS.update(before)
         raise FedpriorError(f"'{path}' registers '{taken[0]}', a name that is already taken: choose another.")
+    for name in found:
+        lacking = sorted(getattr(METHODS[name], "__abstractmethods__", ()))
+        if lacking:
+            for other in found:
+                del METHODS[other]
+            raise FedpriorError(f"the method '{name}' of '{path}' does not define {lacking[0]}: docs/add-a-method.md.")
     _LOADED[path] = found
     return found
 
@@ -41,4 +47,5 @@ def _import(path: Path) -> None:
     except FedpriorError:
         raise
     except (Exception, SystemExit) as error:
-        raise FedpriorError(f"'{path}' cannot be imported: {type(error).__name__}: {error}.") from None
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise FedpriorError(f"'{path}' cannot be imported: {told}.") from None

@@ -45,9 +45,9 @@ def place(documents: Mapping[str, str], folder: Path) -> None:
         return
     new = folder.with_name(f".{folder.name}{INNER}")
     shutil.rmtree(new, ignore_errors=True)
-    for name, text in documents.items():
-        write_text(new / name, text)
     try:
+        for name, text in documents.items():
+            write_text(new / name, text)
         new.rename(folder)
     except OSError:
         shutil.rmtree(new, ignore_errors=True)
@@ -56,12 +56,20 @@ def place(documents: Mapping[str, str], folder: Path) -> None:
 
 
 def _fill(documents: Mapping[str, str], folder: Path) -> None:
+    _clear(folder)
+    try:
+        for target in (folder / INNER, folder):
+            for name, text in documents.items():
+                write_text(target / name, text)
+    except OSError:  # such as a full disk
+        _clear(folder)
+        raise
+    shutil.rmtree(folder / INNER)
+
+
+def _clear(folder: Path) -> None:
     for left in reversed(_begun(folder)):  # `.new`, which lists what to clear, goes last
         shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
-    for target in (folder / INNER, folder):
-        for name, text in documents.items():
-            write_text(target / name, text)
-    shutil.rmtree(folder / INNER)
 
 
 @contextmanager
@@ -79,7 +87,7 @@ def at_work(folder: Path, begin: Callable[[], bool] | None = None, within: Path 
             try:
                 yield
             except Exception:
-                if new and not any(path.stat().st_size for path in folder.rglob(EVENTS)):
+                if new and folder.is_dir() and not any(path.stat().st_size for path in folder.rglob(EVENTS)):
                     _empty(folder)
                 raise
     finally:

@@ -75,6 +75,10 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 def record(folder: Path, summary: dict[str, Any], journals: Mapping[str, Seal]) -> None:
     """Record the checksums of the run's files in its summary; that of the events is under `timing`."""
+    for name, journal in journals.items():
+        path = folder / name
+        if (path.stat().st_size if path.exists() else 0) != journal.size:
+            raise FedpriorError(f"'{path}' was changed while the run was at work: run it again in a new folder.")
     models = sorted(path.relative_to(folder).as_posix() for path in (folder / "models").glob("*.safetensors"))
     tables = {name: seal.sha256 for name, seal in journals.items() if name != EVENTS and seal.size}
     single = [name for name in ("predictions.safetensors", PRIOR) if (folder / name).exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from functools import partial
 from http import HTTPStatus
@@ -57,6 +58,11 @@ class Watch(ThreadingHTTPServer):
                 self.made = (version, main(from_files(self.folder)))
             return self.made
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that does not wait for its answer is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def whole(self) -> str:
         """The page."""
         return page(from_files(self.folder), watched=True)
@@ -67,7 +73,10 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, its part, or nothing."""
-        asked = urlsplit(self.path)
+        try:
+            asked = urlsplit(self.path)
+        except ValueError:  # `http://[`
+            asked = urlsplit("/none")
         if not self._is_meant():
             self._say(HTTPStatus.FORBIDDEN, "this page is served to this machine only")
         elif asked.path not in ("/", "/main"):
