@@ -58,7 +58,7 @@ def test_a_table_with_something_else_is_refused() -> None:
     falls = np.random.default_rng(0).poisson(2.0, size=60).astype(float)
     falls[7] = 2.5
     with pytest.raises(
-        FedpriorError, match="needs a whole number from 0 on in every row, but has something else in row 8"
+        FedpriorError, match="needs a whole number from 0 on in every row, but has something else, first in row 8"
     ):
         Schema.inferred(table(falls), target="falls", kinds={"falls": "count"})
     schema = Schema.inferred(table(), target="falls", site="ward", kinds={"falls": "count"})

@@ -167,7 +167,7 @@ def target(
         if (odd := ~made.holds(numbers(known))).any():
             raise FedpriorError(
                 f"column '{name}' of {where}, which is to be predicted, needs {made.aim} in every row, but has "
-                f"something else in row {int(odd.argmax()) + 1}: correct or drop such rows."
+                f"something else, first in row {int(odd.argmax()) + 1}: correct or drop such rows."
             )
         return made
     levels = _levels(given)
