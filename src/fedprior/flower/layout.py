@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ def instructions(place: Place, site: str) -> str:
     extras = "flower,privacy" if "+dp" in method.about.name else "flower"
     fields = getattr(method.types[3], "_fields", ())
     sent = "; ".join(meaning(field, method.about.name.split("+")[0]) for field in fields) or "nothing"
+    plan = f"The plan is {method.about.title} with {config.rounds} rounds. In each round your node sends: {sent}."
     return f"""# {site}: how to take part
 
 You have been given this folder. It holds `site.key`, which identifies your site: keep it private, and ask for a new one
@@ -118,15 +120,15 @@ if anybody else has seen it.
 
 ## What leaves your site
 
-The plan is {method.about.title} with {config.rounds} rounds. In each round your node sends: {sent}.
+{textwrap.fill(plan, 118)}
 It also sends numbers about training from a fixed list, and metrics on your validation and test rows. If the plan
 changes, what your node sends changes too: `fedprior federation audit state` lists what has left.
 
 With `--min-class-rows 5`, your node declines any method that sends a mean over fewer than five training rows of a
-class; without it, `doctor` and the node warn you. The server is not told how many rows there are.
+class, and the server learns only that it declines; without the option, `doctor` and the node warn you.
 
 Your node connects to `{place.address}` (outgoing TLS only; nothing connects to you). Your rows never leave your
-machine; every message that does is recorded in `state/*/{site}/sent.jsonl`.
+machine; everything that does is recorded in `state/*/{site}/sent.jsonl`.
 When the experiment is over, your own model, its report and its model card are in `state/{place.experiment}/{site}`.
 
 Keep the `state` folder: without it your site cannot go on with an experiment. The clock of your machine must be
