@@ -115,8 +115,9 @@ zero = (
 )
 
 # %% [markdown]
-# No single hospital has enough patients to be certain of its own gain, which is why each verdict is *no difference*. All
-# eight together do: the interval of the mean gain excludes zero. The page with all charts is one file that opens offline.
+# No single hospital has enough patients to be certain of its own gain, which is why each verdict is *no difference*:
+# Aosta's interval excludes zero, but among eight hospitals one may do so by chance. All of them together are enough: the
+# interval of the mean gain excludes zero too. The page with all charts is one file that opens offline.
 
 # %%
 found.report("runs/hospitals/report.html")
@@ -161,8 +162,9 @@ for hospital in SIZES:
 pd.DataFrame(errors).T.round(3)
 
 # %% [markdown]
-# The small hospitals, from Nice down, gain most: the error of their predicted risks falls by roughly a third or more. The
-# large ones have enough patients of their own, and federation changes little.
+# With `mixed`, the small hospitals, from Nice down, gain most: the error of their predicted risks falls by roughly a third
+# or more. The large ones have enough patients of their own, and it changes little there. FedMAP also helps most
+# hospitals, but Turin pays for it: look at every site, not only at the mean.
 #
 # For use elsewhere, a model is written as ONNX, from the raw columns to the probabilities. The file has been checked in
 # onnxruntime by the time it is returned.
