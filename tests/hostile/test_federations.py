@@ -105,6 +105,8 @@ def test_options(place: Path, where: tuple[str, str], value: str) -> None:
     name, option = where
     if (option in ("--experiment", "--host", "--sites") and value in ("no such", "nan", "-1")) or value == "":
         return  # names like others
+    if option in ("--experiment", "--host") and value == "1e400":
+        return  # one too
     refused([*asked(name, place), f"{option}={value}"], place)
 
 
