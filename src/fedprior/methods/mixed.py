@@ -176,10 +176,12 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
     def own_model(self, down: Down, data: ClientData) -> Personal:
         """θ_k = γ + L b_k, and what is not known about it."""
         _, L, fit = self.fit(down, self.rows(down, data))
-        covariance, error, deviation, *freedom = mixed.spread(fit, L, self.doubt(down))
+        found = mixed.spread(fit, L, self.doubt(down))
         mean, scale, noise = (leaf.expand(len(data), *leaf.shape) for leaf in (down.mean, down.scale, down.log_noise))
-        known = pack(covariance), error, fit.theta - down.gamma, deviation, *freedom
-        return Personal(mean, scale, fit.theta, *known, noise)
+        errors = found.deviation, found.freedom, found.deviation_freedom
+        return Personal(
+            mean, scale, fit.theta, pack(found.covariance), found.error, fit.theta - down.gamma, *errors, noise
+        )
 
     # Server
 
