@@ -98,7 +98,7 @@ def hits(seed: int, sites: int, prior: str, kind: str) -> Shares:
             ],
             [
                 _share(personal.deviation - (own - gamma), personal.deviation_error, df)
-                for df in (personal.freedom, normal)
+                for df in (personal.deviation_freedom, normal)
             ],
         ]
     )

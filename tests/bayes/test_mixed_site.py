@@ -50,7 +50,8 @@ def parameters(family: Family, full: bool, inputs: int = 2) -> tuple[Tensor, Ten
 def unsure(size: int, seed: int = 2) -> Doubt:
     """Some C and U."""
     root = np.random.default_rng(seed).normal(size=(size, size))
-    return Doubt(torch.from_numpy(root @ root.T / 50), torch.from_numpy(np.abs(root + root.T)))
+    C, U = torch.from_numpy(root @ root.T / 50), torch.from_numpy(np.abs(root + root.T))
+    return Doubt(C, U, C.diagonal() / 3)
 
 
 def log_z(family: Family, rows: Rows, gamma: Tensor, L: Tensor) -> Tensor:
@@ -130,6 +131,23 @@ def test_the_derivative_by_the_noise() -> None:
     torch.testing.assert_close(message.noise[:, 0], (next(ends) - next(ends)) / 2e-5, rtol=1e-6, atol=1e-7)
 
 
+def test_degrees_of_freedom_of_deviations() -> None:
+    """With exact rows a site's θ is its own, and θ - γ is as uncertain as γ: so are its degrees of freedom.
+
+    With γ known they are those of θ.
+    """
+    family, rows = Normal(1e-9), sites(Normal(1e-9))
+    gamma, L = parameters(family, False)
+    fit, doubt = mixed.posterior(family, rows, gamma, L), unsure(3)
+    of_gamma = mixed.degrees(doubt.gamma.diagonal(), doubt.sway)
+    torch.testing.assert_close(
+        mixed.spread(fit, L, doubt).deviation_freedom, of_gamma.expand(3, 3), rtol=1e-4, atol=1e-4
+    )
+    known = doubt._replace(gamma=torch.zeros_like(L), sway=torch.zeros(3).double())
+    rough = mixed.spread(mixed.posterior(Normal(0.7), rows, gamma, L), L, known)
+    torch.testing.assert_close(rough.deviation_freedom, rough.freedom)
+
+
 def test_the_information_is_the_variance_of_the_score() -> None:
     """Gaussian, y ~ N(Xγ, K) with K = s² I + X Σ Xᵀ: A = Xᵀ K⁻¹ X; ½ tr (K⁻¹ v_j x_j x_jᵀ)²; ½ tr (s² K⁻¹)²."""
     family, rows = Normal(0.7), sites(Normal(0.7), (20,))
@@ -161,7 +179,7 @@ def test_the_derivatives_of_the_restricted_likelihood(family: Family) -> None:
     rows, (gamma, L) = sites(family), parameters(family, True)
     fit, plain = sent(family, rows, gamma, L)
     C = torch.linalg.inv(unpack(plain.information, 3).sum(0))
-    doubt = Doubt(C, torch.zeros_like(C))
+    doubt = Doubt(C, torch.zeros_like(C), torch.zeros(3).double())
     restricted = mixed.message(family, Full(3), rows, L, fit, doubt, restricted=True)
     found = unpack((restricted.slope - plain.slope).sum(0), 3)
     weights = family.weight(fit.eta)[..., 0, 0]
@@ -213,7 +231,7 @@ def test_the_sway_of_the_variance_of_gamma() -> None:
     fit, first = sent(family, rows, gamma, L)
     C = torch.linalg.inv(unpack(first.information, 3).sum(0))
     U = torch.tensor([0.3, 0.7, 0.2], dtype=torch.float64)
-    message = mixed.message(family, Diagonal(3), rows, L, fit, Doubt(C, torch.diag(U)))
+    message = mixed.message(family, Diagonal(3), rows, L, fit, Doubt(C, torch.diag(U), torch.zeros(3).double()))
     expected = torch.zeros(3, dtype=torch.float64)
     for j in range(3):
         ends = []

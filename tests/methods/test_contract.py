@@ -113,7 +113,7 @@ MESSAGES: dict[str, tuple[int, int]] = {  # scalars (up, down) per client, from 
     "pfedbred": (D + 1, D),
     "pfedfda": (30 + 3 * 6 + 21 + 1, 30 + 3 * 6 + 21),  # base, K·d means, d(d+1)/2 covariances, count
     "stack": (D + 1 + 2 * 35 + 1, D + 35 + 1),  # FedAvg's; ℓ, ρ and whether there were rows; π and the round
-    "mixed": (1 + 2 * 4 + 15 + 120 + 3 * 15 + 1, 2 + 2 * 4 + 4 * 15 + 120),  # 3 · 5 coefficients: no matter the network
+    "mixed": (1 + 2 * 4 + 15 + 120 + 3 * 15 + 1, 2 + 2 * 4 + 5 * 15 + 120),  # 3 · 5 coefficients: no matter the network
     "pfedvem": (D + 2, D),  # head mean, base, confidence and count; never the posterior's width
 }
 

@@ -350,7 +350,7 @@ def covered(seed: int, count: int, *, number: bool, **options: Any) -> tuple[flo
     pairs = (
         (ours.server.point.gamma - gamma, variance.sqrt(), degrees(variance, ours.server.sway)),
         (personal.theta - own, personal.error, personal.freedom),
-        (personal.deviation - (own - gamma), personal.deviation_error, personal.freedom),
+        (personal.deviation - (own - gamma), personal.deviation_error, personal.deviation_freedom),
     )
     share = [np.mean(np.abs(gap.numpy()) < error.numpy() * stats.t.ppf(0.95, df.numpy())) for gap, error, df in pairs]
     return float(share[0]), float(share[1]), float(share[2])

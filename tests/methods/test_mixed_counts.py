@@ -178,7 +178,7 @@ def test_intervals_cover_the_truth() -> None:
         pairs = (
             (server.point.gamma.numpy() - gamma, variance.sqrt(), degrees(variance, server.sway)),
             (personal.theta.numpy() - own, personal.error, personal.freedom),
-            (personal.deviation.numpy() - (own - gamma), personal.deviation_error, personal.freedom),
+            (personal.deviation.numpy() - (own - gamma), personal.deviation_error, personal.deviation_freedom),
         )
         shares.append([np.mean(np.abs(gap) < e.numpy() * stats.t.ppf(0.95, df.numpy())) for gap, e, df in pairs])
     found = np.mean(shares, axis=0)

@@ -16,7 +16,8 @@ derivatives are ½ Lᵀ A C A L by S, and ½ tr(C BᵀHB) by log s²,  B = I - V
 
 Σ is not known exactly either; let U be the variances of the entries of S. The mode moves as dθ = L M S b: this adds
 J = L M Cov(S b) M Lᵀ to its covariance (Kackar & Harville, JASA 79, 1984; Kass & Steffey, JASA 84, 1989). Variances
-move as dV = L M S M Lᵀ and dC = C Σ[A L S Lᵀ A] C: intervals are Student's (Satterthwaite, Biometrics 2, 1946).
+move as dV = L M S M Lᵀ and dC = C Σ[A L S Lᵀ A] C: intervals are Student's (Satterthwaite, Biometrics 2, 1946). That
+of θ - γ has both: where a site's own rows say nearly all about θ, most of what is not known about θ - γ is γ.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Doubt(NamedTuple):
 
     gamma: Tensor  # [D, D]  C, the covariance of γ
     covariance: Tensor  # [D, D]  U, the variances of the entries of S
+    sway: Tensor  # [D]  the standard deviations of the diagonal of C
 
 
 class Spread(NamedTuple):
@@ -64,7 +66,8 @@ class Spread(NamedTuple):
     covariance: Tensor  # [C, D, D]  of θ, if Σ is known: V + B C Bᵀ
     error: Tensor  # [C, D]  the standard error of θ, with what is not known of Σ
     deviation: Tensor  # [C, D]  and that of θ - γ
-    freedom: Tensor  # [C, D]  degrees of freedom of both
+    freedom: Tensor  # [C, D]  degrees of freedom of θ
+    deviation_freedom: Tensor  # [C, D]  and of θ - γ
 
 
 class Message(NamedTuple):
@@ -210,8 +213,11 @@ def spread(fit: Fit, L: Tensor, doubt: Doubt) -> Spread:
     N.diagonal(dim1=1, dim2=2).copy_(fit.b.square() @ doubt.covariance)
     J = _variances(LM @ N @ LM.transpose(1, 2))
     deviation = _variances(fit.V + VH @ doubt.gamma @ VH.transpose(1, 2)) + J
-    freedom = degrees(_variances(fit.V), _swing(LM, doubt.covariance))
-    return Spread(covariance, (_variances(covariance) + J).sqrt(), deviation.sqrt(), freedom)
+    swing = _swing(LM, doubt.covariance)
+    freedom = degrees(_variances(fit.V), swing)
+    sway = (VH.abs() @ doubt.sway.sqrt()).square()  # of VH C HV, whose entries move together at worst
+    own = degrees(deviation - J, swing + sway)
+    return Spread(covariance, (_variances(covariance) + J).sqrt(), deviation.sqrt(), freedom, own)
 
 
 def _variances(covariance: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class Down(NamedTuple):
     log_noise: Tensor
     uncertainty: Tensor
     variances: Tensor
+    sway: Tensor
 
 
 class Up(NamedTuple):
@@ -62,5 +63,6 @@ class Personal(NamedTuple):
     error: Tensor  # [C, D]  the standard error of θ
     deviation: Tensor  # [C, D]  θ - γ
     deviation_error: Tensor  # [C, D]
-    freedom: Tensor  # [C, D]  degrees of freedom of both errors
+    freedom: Tensor  # [C, D]  degrees of freedom of θ's
+    deviation_freedom: Tensor  # [C, D]  and of θ - γ's
     log_noise: Tensor  # [C]

@@ -133,7 +133,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
 
     def doubt(self, down: Down) -> Doubt:
         """What the server does not know exactly."""
-        return Doubt(unpack(down.uncertainty, self.size), self.covariance.matrix(down.variances))
+        return Doubt(unpack(down.uncertainty, self.size), self.covariance.matrix(down.variances), down.sway)
 
     # Sites
 
@@ -176,10 +176,12 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
     def own_model(self, down: Down, data: ClientData) -> Personal:
         """θ_k = γ + L b_k, and what is not known about it."""
         _, L, fit = self.fit(down, self.rows(down, data))
-        covariance, error, deviation, freedom = mixed.spread(fit, L, self.doubt(down))
+        found = mixed.spread(fit, L, self.doubt(down))
         mean, scale, noise = (leaf.expand(len(data), *leaf.shape) for leaf in (down.mean, down.scale, down.log_noise))
-        known = pack(covariance), error, fit.theta - down.gamma, deviation, freedom
-        return Personal(mean, scale, fit.theta, *known, noise)
+        errors = found.deviation, found.freedom, found.deviation_freedom
+        return Personal(
+            mean, scale, fit.theta, pack(found.covariance), found.error, fit.theta - down.gamma, *errors, noise
+        )
 
     # Server
 
@@ -209,7 +211,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         """The scaling and the prior, to everyone."""
         gamma, covariance, _, log_noise = server.point
         scaling = server.ready, server.mean, server.scale, server.random
-        return Down(*scaling, gamma, covariance, log_noise, server.uncertainty, server.variances)
+        return Down(*scaling, gamma, covariance, log_noise, server.uncertainty, server.variances, server.sway)
 
     def init_client(self, down: Down, data: ClientData, keys: Keys) -> Empty:
         """A site keeps nothing: its mode follows from its rows and the newest prior."""
@@ -274,7 +276,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         variance = unpack(server.uncertainty, self.size).diagonal().clamp(min=0)
         known = variance.sqrt().numpy(), mixed.degrees(variance, server.sway).numpy()
         noise = None if self.family(0.0).curved else float(server.point.log_noise.div(2).exp())
-        told = personal.theta, personal.error, personal.deviation, personal.deviation_error, personal.freedom
+        told = personal.theta, personal.error, personal.deviation, personal.deviation_error, personal.deviation_freedom
         tables = {
             "fixed effects": effects.fixed(labels, server.point.gamma.numpy(), *known),
             "deviations between sites": effects.between(labels, L.square().sum(1).sqrt().numpy(), noise),
@@ -287,6 +289,6 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         """A site never seen: γ, with the covariance Σ + C."""
         L = self.covariance.factor(server.point.covariance, server.random)
         spread = pack(L @ L.T) + server.uncertainty
-        unused = (torch.zeros_like(server.point.gamma),) * 4
+        unused = (torch.zeros_like(server.point.gamma),) * 5
         own = Personal(server.mean, server.scale, server.point.gamma, spread, *unused, server.point.log_noise)
         return self.predict(tree.expand(own, 1), x.unsqueeze(0), Keys.of(Key(0), ["global"])).squeeze(0)
