@@ -103,7 +103,7 @@ def reproduce(
 
     table = find(name)
     folder = out or Path("runs") / "papers" / name / ("search" if search else scale)
-    processes: Any = count(workers) or "auto"
+    processes: Any = count(workers or "auto")
     with plain_errors("configuration"):
         Settings(workers=processes)
     if search:
