@@ -78,7 +78,8 @@ def no_column(where: str, given: str, columns: Iterable[str]) -> FedpriorError:
 def readable(what: str, most: int = SHOWN) -> Iterator[None]:
     """Refuse bad input that another package chokes on: `what` it is, and what that package says, in one sentence.
 
-    Parsers of damaged files raise errors of every class: no list of classes would be complete.
+    At most `most` characters of it are quoted. Parsers of damaged files raise errors of every class: no list of classes
+    would be complete.
     """
     try:
         yield
