@@ -155,9 +155,13 @@ def pack(tensors: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, st
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file."""
+    """Tensors and metadata of a safetensors file.
+
+    They are copied to where PyTorch would put them: products of the same numbers may differ in the last bit if these
+    begin at an odd address, as they do in a file.
+    """
     try:
         with safe_open(path, framework="pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            return {k: file.get_tensor(k).clone() for k in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FedpriorError(f"'{path}' is missing or damaged and cannot be read: {error}.") from None

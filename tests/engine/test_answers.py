@@ -248,6 +248,34 @@ def test_one_odd_client_leaves_the_others_finite(name: str, kind: str) -> None:
             assert np.isfinite(values["nll"]), client
 
 
+@pytest.mark.parametrize("name", [name for name in EVERYONE if not build(name).about.needs_classes])
+@pytest.mark.filterwarnings("ignore::fedprior.errors.FedpriorWarning")
+def test_one_client_with_huge_numbers_leaves_the_others_finite(name: str) -> None:
+    """Its target is 1e30 times as large: the others' variances are beyond single precision, their densities are not."""
+    rng = np.random.default_rng(0)
+    rows = [(1 + rng.normal(size=(n, 4)), rng.normal(size=n)) for n in SIZES]
+    clients = {f"site-{k}": (x, 1e30 * y if k == 2 else y) for k, (x, y) in enumerate(rows)}
+    data = from_arrays(clients, target="number")
+    result = run(build(name), data, model={"name": "mlp", "hidden": [6]}, rounds=2, workers=1, select="last")
+    for client, values in result.values.items():
+        if client != "site-2":
+            assert values["nll"] is not None
+            assert np.isfinite(values["nll"]), client
+
+
+def test_a_network_that_is_not_finite_is_left_out_everywhere() -> None:
+    """The rehearsal that tells shapes leaves the dummy client out too."""
+
+    class Lost(torch.nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.nan
+
+    network = Lost(4, CLASSES)
+    with pytest.warns(FedpriorWarning, match=r"7 of 7 clients were left out"):
+        result = run(build("fedbps"), federation(dtype=torch.float32), model=network, rounds=1, workers=1)
+    assert len(result.summary["left_out"]) == len(SIZES)
+
+
 # Pulls that overshoot
 
 

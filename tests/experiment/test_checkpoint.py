@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedprior
 from fedprior import tree
 from fedprior.engine import Engine
 from fedprior.errors import FedpriorError
@@ -19,6 +20,7 @@ from fedprior.experiment.checkpoint import Saver
 from fedprior.experiment.config import Settings
 from fedprior.experiment.journal import Event
 from fedprior.experiment.loop import execute
+from fedprior.methods import build
 from support import CLASSES, HALF, bound, federation, same
 
 SETTINGS = Settings(rounds=5, seed=3, participation=HALF, checkpoint_every=1, eval_every=1)
@@ -157,6 +159,26 @@ def test_the_undamaged_checkpoint_resumes(stopped: Path) -> None:
 
 def test_without_a_checkpoint_a_run_starts_over(tmp_path: Path) -> None:
     assert go(tmp_path, resume=True).summary["timing"]["first_round"] == 0
+
+
+@pytest.mark.parametrize("after", [4, 7])
+def test_a_fit_to_sums_goes_on_to_the_last_bit(after: int, tmp_path: Path) -> None:
+    """Its server multiplies matrices of double precision, which shows where the restored ones lie in memory."""
+    data = fedprior.data.load("synthetic", clients=4)
+    method = build("mixed")
+
+    def stop(event: Event) -> None:
+        if (event["kind"], event["round"]) == ("round", after):
+            raise KeyboardInterrupt
+
+    settings: dict[str, Any] = {"rounds": 12, "chunk": 2, "workers": 1, "checkpoint_every": 1, "eval_every": 3}
+    whole, cut = (tmp_path / name for name in ("whole", "cut"))
+    fedprior.run(method, data, out=whole, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        fedprior.run(method, data, out=cut, observe=stop, **settings)
+    fedprior.run(method, data, out=cut, **settings)
+    for name in ("prior.safetensors", "logs.csv", "clients.csv"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:

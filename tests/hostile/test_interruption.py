@@ -32,6 +32,14 @@ def start(*args: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Where a script starts the tests in the background, they and all that they start would ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def nothing_goes_on() -> Iterator[None]:
     """A test that fails leaves no process behind either."""
     yield

@@ -198,6 +198,20 @@ def test_a_mixture_of_numbers_has_the_moments_of_the_mixture() -> None:
     assert ((samples.var(0) / sigma.square() - 1).abs() < 0.015).all()
 
 
+@pytest.mark.parametrize("deviation", [1e-18, 1.0, 1e30])
+def test_numbers_of_any_unit_in_single_precision(deviation: float) -> None:
+    """The variance alone would be beyond what single precision holds; densities and mixtures are shifted, no more."""
+    of, out, log_w = Gaussian(2 * deviation, deviation), normal(0, 4, 3, 2), normal(1, 4, 3).log_softmax(0)
+    y = 2 + normal(2, 3)
+    shift = math.log(deviation)
+    draws = of.predictive(out.float())
+    found, expected = of.mix(draws, log_w.float()), Gaussian(2.0).mix(Gaussian(2.0).predictive(out), log_w)
+    torch.testing.assert_close(found[:, 0].double() / deviation, expected[:, 0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[:, 1].double() - 2 * shift, expected[:, 1], rtol=0, atol=1e-4)
+    density = of.log_density(found, (y * deviation).float()).double() + shift
+    torch.testing.assert_close(density, Gaussian(2.0).log_density(expected, y), rtol=0, atol=1e-4)
+
+
 def test_equal_weights() -> None:
     """log 1/S, for stacks [S, C, n, P]."""
     weights = equal_weights(5, torch.float64)

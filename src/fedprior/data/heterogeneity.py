@@ -64,6 +64,7 @@ def value_spread(labels: Sequence[NDArray[Any]]) -> dict[str, float]:
     distance of a client's mean from that of all, and `scale` the mean of a client's deviation, both in deviations of
     all labels.
     """
+    labels = [y.astype(np.float64) for y in labels]  # whose squares single precision may not hold
     everyone = np.concatenate(labels)
     mean, deviation = everyone.mean(), everyone.std() or 1.0
     n, means = np.array([len(y) for y in labels]), np.array([y.mean() for y in labels])

@@ -34,9 +34,15 @@ def rehearsed(context: Context, server: Any, ids: Tensor) -> Shapes:
     view = View(None, [False], tree.index(down, slice(1)) if rehearsal.hints.personal_downlink else down)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would be about the dummy examples
-        _, (state, up) = context.work(TrainJob([0], [0], 0), view)
-        _, (personal,) = context.work(EvaluateJob([0], (), 0), View(state.values, [True], view.down))
-    return Shapes(state.values, up.values, personal.values, down)
+        _, (written, up) = context.work(TrainJob([0], [0], 0), view)
+        state = tree.map(_one, written.values)
+        _, (personal,) = context.work(EvaluateJob([0], (), 0), View(state, [True], view.down))
+    return Shapes(state, up.values, personal.values, down)
+
+
+def _one(leaf: Tensor) -> Tensor:
+    """An update that is not finite is not written; its shape is known all the same."""
+    return leaf if len(leaf) else leaf.new_zeros(1, *leaf.shape[1:])
 
 
 def personal_model(method: AnyMethod, federation: Federation) -> Any:

@@ -145,10 +145,14 @@ class Moments(ABC):
         """log p(y) under a predictive distribution, [..., 2] and [...] -> [...]."""
 
     def mix(self, draws: Tensor, log_weights: Tensor) -> Tensor:
-        """The mixture's first two moments: mean Σ a m and variance Σ a [v + (m - mean)²], Σ a = 1."""
-        a, means, variances = log_weights.exp(), draws[..., 0], draws[..., 1].exp()
-        mean = (a * means).sum(0)
-        return torch.stack([mean, (a * (variances + (means - mean).square())).sum(0).log()], -1)
+        """The mixture's first two moments: mean Σ a m and variance Σ a [v + (m - mean)²], Σ a = 1.
+
+        Variances are relative to the largest, because in the target's unit they may be beyond single precision.
+        """
+        a, means, s = log_weights.exp(), draws[..., 0], draws[..., 1]
+        mean, unit = (a * means).sum(0), s.detach().amax(0)
+        gaps = (means - mean) * (-unit / 2).exp()
+        return torch.stack([mean, unit + (a * ((s - unit).exp() + gaps.square())).sum(0).log()], -1)
 
     def mixed_density(self, draws: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
         """The density of the distribution with the mixture's moments."""
@@ -202,7 +206,7 @@ class Gaussian(Moments):
     def log_density(self, predictive: Tensor, y: Tensor) -> Tensor:
         """log N(y; m, e^s)."""
         m, s = predictive[..., 0], predictive[..., 1]
-        return -0.5 * (math.log(2 * math.pi) + s + (y - m).square() * (-s).exp())
+        return -0.5 * (math.log(2 * math.pi) + s + ((y - m) * (-s / 2).exp()).square())
 
     def curvature(self, out: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Fisher information of a mean, e^{-s}, and of a log-variance, ½."""
