@@ -15,6 +15,7 @@ from sklearn.linear_model import LinearRegression
 from statsmodels.discrete.discrete_model import MNLogit
 
 import fedprior
+from fedprior.bayes.effects import UNFINISHED
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.data.naming import names_of
 from fedprior.errors import FedpriorError
@@ -74,6 +75,14 @@ def test_effects_are_in_the_units_of_the_table(tmp_path: Path) -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "fixed effects" in text
     assert "std_error" in text
+
+
+def test_a_fit_that_has_not_converged_says_so() -> None:
+    """Too few rounds: a sentence, on the screen and in the summary; none once it has converged."""
+    for rounds, told in ((2, [UNFINISHED]), (30, [])):
+        result = fedprior.run(build("mixed"), data(spread=1.0), model="softmax", rounds=rounds, workers=1)
+        assert list(result.explanation.sentences) == told
+        assert result.summary["explanation"]["sentences"] == told
 
 
 def test_sites_with_their_own_scaling_have_no_common_unit() -> None:

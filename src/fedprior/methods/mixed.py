@@ -284,7 +284,8 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         }
         if names.clients:
             tables["sites"] = effects.sites(labels, names.clients, *(leaf.numpy() for leaf in told))
-        return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()})
+        sentences = () if self.converged(server) else (effects.UNFINISHED,)
+        return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()}, sentences)
 
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """A site never seen: γ, with the covariance Σ + C."""
