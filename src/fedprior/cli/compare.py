@@ -39,7 +39,9 @@ Methods = Annotated[
     str | None,
     typer.Option("--methods", help="comma-separated names, or `all`; for a table of your own, a few by default"),
 ]
-Baselines = Annotated[bool, typer.Option("--baselines/--no-baselines", help="also run Local and FedAvg-FT")]
+Baselines = Annotated[
+    bool, typer.Option("--baselines/--no-baselines", help="on a data set, also run Local and FedAvg-FT")
+]
 
 
 def compare(
