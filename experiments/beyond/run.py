@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--groups", default="kept,added,design")
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--long", action="store_true", help="FEMNIST and Fashion-MNIST too")
-    parser.add_argument("--federations", help="only these, comma-separated")
+    parser.add_argument("--federations", help="only these, separated by semicolons")
     parser.add_argument("--rows", help="only these, separated by semicolons")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -196,9 +196,9 @@ def main() -> None:
     first, last = (int(k) for k in options.seeds.split("-"))
     (options.out / "predictions").mkdir(parents=True, exist_ok=True)
     wanted = list(cells(set(options.groups.split(",")), list(range(first, last + 1)), long=options.long))
-    for place, given, separator in ((0, options.federations, ","), (2, options.rows, ";")):
+    for place, given in ((0, options.federations), (2, options.rows)):
         if given is not None:
-            wanted = [cell for cell in wanted if cell[place] in given.split(separator)]
+            wanted = [cell for cell in wanted if cell[place] in given.split(";")]
     places = list(dict.fromkeys((name, seed) for name, seed, _ in wanted))
     mine = [cell for cell in wanted if places.index(cell[:2]) % parts == part - 1]  # a partition is loaded once
     done, missing, commit = finished(options.out), set(), _commit()

@@ -13,7 +13,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import fedprior
-from fedprior.data import from_frame
+from fedprior import models
+from fedprior.data import from_arrays, from_frame
 from fedprior.errors import FedpriorError
 from fedprior.experiment import repeated
 from fedprior.experiment.assessment import Assessment
@@ -21,6 +22,9 @@ from fedprior.experiment.journal import Observer
 from fedprior.experiment.references import PENALTIES, references
 from fedprior.experiment.verdict import POOLED, SITE_EFFECTS, Interval, SiteVerdict, Verdict
 from fedprior.experiment.wording import sentences
+from fedprior.methods import build
+from fedprior.models.likelihood import likelihood_of
+from fedprior.models.task import Task
 
 SHORT: dict[str, Any] = {"rounds": 2, "workers": 1}
 
@@ -174,6 +178,18 @@ def test_what_is_compared_by_default(frame: pd.DataFrame) -> None:
     assert repeated.usual(federation)[:3] == ["local", "fedavg_ft", "fedmap"]
     numbers = from_frame(frame, site="site", target="x")
     assert all(not fedprior.methods.METHODS[name].about.needs_classes for name in repeated.usual(numbers))
+
+
+@pytest.mark.parametrize(("classes", "most"), [(2, 999), (3, 332)])
+def test_what_would_refuse_a_table_is_not_compared_by_default(classes: int, most: int) -> None:
+    """Mixed takes 1,000 coefficients: one block of inputs and a constant for two classes, K blocks for K of them."""
+    for inputs in (most, most + 1):
+        x, y = np.zeros((20, inputs)), np.arange(20) % classes
+        data = from_arrays({"a": (x, y), "b": (x, y)}, classes=classes)
+        task = Task(models.build("softmax", {}, data.shape, classes), likelihood_of(data.target), shape=data.shape)
+        refused = [name for name in repeated.USUAL if build(name).refusal(task)]
+        assert refused == (["mixed"] if inputs > most else [])
+        assert repeated.usual(data) == [name for name in repeated.USUAL if name not in refused]
 
 
 # The references

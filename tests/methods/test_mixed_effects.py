@@ -8,16 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 from scipy import stats
 from sklearn.linear_model import LinearRegression
+from statsmodels.discrete.discrete_model import MNLogit
 
 import fedprior
+from fedprior.bayes.effects import UNFINISHED
 from fedprior.data.federation import Federation, from_arrays
 from fedprior.data.naming import names_of
 from fedprior.errors import FedpriorError
 from fedprior.methods import build
 from fedprior.report.explained import explained
+
+Floats = NDArray[np.float64]
 
 
 def data(*, spread: float, standardise: bool = True, number: bool = True) -> Federation:
@@ -72,6 +77,14 @@ def test_effects_are_in_the_units_of_the_table(tmp_path: Path) -> None:
     assert "std_error" in text
 
 
+def test_a_fit_that_has_not_converged_says_so() -> None:
+    """Too few rounds: a sentence, on the screen and in the summary; none once it has converged."""
+    for rounds, told in ((2, [UNFINISHED]), (30, [])):
+        result = fedprior.run(build("mixed"), data(spread=1.0), model="softmax", rounds=rounds, workers=1)
+        assert list(result.explanation.sentences) == told
+        assert result.summary["explanation"]["sentences"] == told
+
+
 def test_sites_with_their_own_scaling_have_no_common_unit() -> None:
     federation = data(spread=1.0, number=False)
     pairs = {
@@ -83,6 +96,49 @@ def test_sites_with_their_own_scaling_have_no_common_unit() -> None:
     fixed = result.explanation.tables["fixed effects"].reset_index()
     assert fixed["per_unit"].isna().all()
     assert fixed["estimate"][1] > 1
+
+
+def regression_of_classes(x: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """statsmodels' coefficients [3, inputs + 1] and standard errors, turned from class 0 to the mean of all classes."""
+    fit = MNLogit(y, np.column_stack([np.ones(len(x)), x])).fit(disp=False)
+    turn = np.kron((np.eye(3) - 1 / 3)[:, 1:], np.eye(x.shape[1] + 1))
+    errors = np.sqrt(np.diag(turn @ np.asarray(fit.cov_params()) @ turn.T))
+    return (turn @ np.asarray(fit.params).T.ravel()).reshape(3, -1), errors.reshape(3, -1)
+
+
+def classes(spread: float, n: int) -> Federation:
+    """Four sites of n rows with three classes; inputs are standardised over all rows."""
+    rng, clients = np.random.default_rng(0), {}
+    beta = rng.normal(size=(3, 3))
+    for k in range(4):
+        x = rng.normal(size=(n, 2))
+        eta = np.column_stack([np.ones(n), x]) @ (beta + spread * rng.normal(size=(3, 3))).T
+        clients[f"site-{k}"] = (x, (eta + rng.gumbel(size=(n, 3))).argmax(1))
+    every = np.concatenate([x for x, _ in clients.values()])
+    clients = {name: ((x - every.mean(0)) / every.std(0), y) for name, (x, y) in clients.items()}
+    return from_arrays(clients, tests=clients, classes=3, validation=0.0)
+
+
+def test_several_classes_are_relative_to_their_mean() -> None:
+    """With many rows and one slope for all sites, its errors are statsmodels'; with slopes apart, each site's are.
+
+    A constant added to all classes changes nothing, so the data say nothing of it: it is no part of an effect's error.
+    """
+    one = classes(0.0, 600)
+    fixed = fedprior.run(build("mixed", {"effects": "intercept"}), one, rounds=30, workers=1).explanation.tables
+    x, y = one.train.x.numpy(), one.train.y.numpy()
+    estimate, error = regression_of_classes(x, y)
+    for name, expected in (("estimate", estimate), ("std_error", error)):
+        found = fixed["fixed effects"][name].to_numpy().reshape(3, -1)
+        np.testing.assert_allclose(found[:, 1:], expected[:, 1:], rtol=0.02)
+    apart = classes(1.0, 3000)
+    sites = fedprior.run(build("mixed"), apart, rounds=60, workers=1).explanation.tables["sites"].reset_index()
+    for k, name in enumerate(apart.clients):
+        own, rows = sites[sites["site"] == name], apart.train.client(k)
+        estimate, error = regression_of_classes(*(part.numpy() for part in rows))
+        np.testing.assert_allclose(own["coefficient"], estimate.ravel(), atol=0.03)
+        np.testing.assert_allclose(own["coefficient_error"], error.ravel(), rtol=0.05)
+    np.testing.assert_allclose(sites.groupby(["site", "input"])["estimate"].sum(), 0, atol=1e-9)
 
 
 def test_other_methods_have_no_effects() -> None:

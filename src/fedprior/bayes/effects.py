@@ -14,6 +14,10 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95
 """Of the intervals."""
 INTERCEPT = "intercept"
+UNFINISHED = (
+    "The fit has not converged: these are the figures of a step on its way there. Allow more rounds before they are "
+    "interpreted."
+)
 
 
 class Labels(NamedTuple):

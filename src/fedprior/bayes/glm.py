@@ -187,6 +187,20 @@ def outputs(x: Tensor, theta: Tensor) -> Tensor:
     return x @ theta.view(len(theta), -1, x.shape[-1]).transpose(1, 2)
 
 
+def relative(theta: Tensor, outputs: int) -> Tensor:
+    """Coefficients [..., D] less their mean over several outputs: all that a softmax depends on."""
+    if outputs == 1:
+        return theta
+    blocks = theta.reshape(*theta.shape[:-1], outputs, -1)
+    return (blocks - blocks.mean(-2, keepdim=True)).flatten(-2)
+
+
+def variances(covariance: Tensor, outputs: int) -> Tensor:
+    """Those of relative coefficients, [..., D, D] -> [..., D]."""
+    both = relative(relative(covariance, outputs).mT, outputs)
+    return both.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+
+
 def score(rows: Rows, residual: Tensor) -> Tensor:
     """Xᵀ r for residuals [C, N, m], [C, D]."""
     return ((residual * rows.real.unsqueeze(-1)).transpose(1, 2) @ rows.x).flatten(1)

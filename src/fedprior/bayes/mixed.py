@@ -201,8 +201,8 @@ def _noise(family: Normal, rows: Rows, fit: Fit, C: Tensor) -> Tensor:
     return torch.stack([(expected - n) / 2, information / 2], 1)
 
 
-def spread(fit: Fit, L: Tensor, doubt: Doubt) -> Spread:
-    """How well θ and θ - γ are known.
+def spread(fit: Fit, L: Tensor, doubt: Doubt, outputs: int = 1) -> Spread:
+    """How well θ and θ - γ are known, relative to their means over several outputs: the means themselves never are.
 
     The mode moves with γ as B = I - VH, and its deviation as -VH: V + B C Bᵀ and V + VH C HV, both with J.
     """
@@ -211,17 +211,14 @@ def spread(fit: Fit, L: Tensor, doubt: Doubt) -> Spread:
     covariance = fit.V + B @ doubt.gamma @ B.transpose(1, 2)
     N = doubt.covariance * fit.b.unsqueeze(2) * fit.b.unsqueeze(1)  # of entries that S has twice; then the diagonal
     N.diagonal(dim1=1, dim2=2).copy_(fit.b.square() @ doubt.covariance)
-    J = _variances(LM @ N @ LM.transpose(1, 2))
-    deviation = _variances(fit.V + VH @ doubt.gamma @ VH.transpose(1, 2)) + J
-    swing = _swing(LM, doubt.covariance)
-    freedom = degrees(_variances(fit.V), swing)
-    sway = (VH.abs() @ doubt.sway.sqrt()).square()  # of VH C HV, whose entries move together at worst
+    J = glm.variances(LM @ N @ LM.transpose(1, 2), outputs)
+    deviation = glm.variances(fit.V + VH @ doubt.gamma @ VH.transpose(1, 2), outputs) + J
+    swing = _swing(glm.relative(LM.mT, outputs).mT, doubt.covariance)
+    freedom = degrees(glm.variances(fit.V, outputs), swing)
+    moved = glm.relative(VH.mT, outputs).mT
+    sway = (moved.abs() @ doubt.sway.sqrt()).square()  # of VH C HV, whose entries move together at worst
     own = degrees(deviation - J, swing + sway)
-    return Spread(covariance, (_variances(covariance) + J).sqrt(), deviation.sqrt(), freedom, own)
-
-
-def _variances(covariance: Tensor) -> Tensor:
-    return covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+    return Spread(covariance, (glm.variances(covariance, outputs) + J).sqrt(), deviation.sqrt(), freedom, own)
 
 
 def degrees(variance: Tensor, sway: Tensor) -> Tensor:

@@ -35,8 +35,13 @@ Time = Annotated[
     str | None, typer.Option("--time", help="a column, such as a date: each site is tested on its latest rows")
 ]
 Splits = Annotated[int | None, typer.Option("--splits", help="number of repeated splits; 5 by default for a table")]
-Methods = Annotated[str | None, typer.Option("--methods", help="comma-separated names, or `all`; a few by default")]
-Baselines = Annotated[bool, typer.Option("--baselines/--no-baselines", help="also run Local and FedAvg-FT")]
+Methods = Annotated[
+    str | None,
+    typer.Option("--methods", help="comma-separated names, or `all`; for a table of your own, a few by default"),
+]
+Baselines = Annotated[
+    bool, typer.Option("--baselines/--no-baselines", help="on a data set, also run Local and FedAvg-FT")
+]
 
 
 def compare(

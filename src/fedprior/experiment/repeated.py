@@ -27,6 +27,7 @@ from fedprior.experiment.identity import flat, refuse_another
 from fedprior.experiment.placing import at_work, claim, place
 from fedprior.files import write_text
 from fedprior.methods import build
+from fedprior.models.likelihood import likelihood_of, linear_coefficients
 from fedprior.protocol import METHODS
 
 FILE = "assessment.toml"
@@ -43,11 +44,10 @@ Observers = Any
 
 def usual(federation: Federation) -> list[str]:
     """The methods to compare by default: those of `USUAL` that can predict the federation's target from its inputs."""
-    found, inputs = [], 1 + math.prod(federation.shape)
-    outputs = federation.target.count - 1 if isinstance(federation.target, Classes) else 1
+    found, size = [], linear_coefficients(likelihood_of(federation.target), math.prod(federation.shape))
     for name in USUAL:
         about = METHODS[name].about
-        fits = about.most_coefficients is None or inputs * outputs <= about.most_coefficients
+        fits = about.most_coefficients is None or size <= about.most_coefficients
         if fits and (isinstance(federation.target, Classes) or not about.needs_classes):
             found.append(name)
     return found

@@ -176,7 +176,7 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
     def own_model(self, down: Down, data: ClientData) -> Personal:
         """θ_k = γ + L b_k, and what is not known about it."""
         _, L, fit = self.fit(down, self.rows(down, data))
-        found = mixed.spread(fit, L, self.doubt(down))
+        found = mixed.spread(fit, L, self.doubt(down), self.outputs)
         mean, scale, noise = (leaf.expand(len(data), *leaf.shape) for leaf in (down.mean, down.scale, down.log_noise))
         errors = found.deviation, found.freedom, found.deviation_freedom
         return Personal(
@@ -273,17 +273,19 @@ class Mixed(Method[Server, Empty, Down, Up, Personal]):
         outputs, per_unit = names.classes if self.outputs > 1 else ("",), server.scale.numpy() / names.units
         labels = effects.Labels(names.inputs, outputs, *self.unit, per_unit)
         L = self.covariance.factor(server.point.covariance, server.random)
-        variance = unpack(server.uncertainty, self.size).diagonal().clamp(min=0)
+        variance = glm.variances(unpack(server.uncertainty, self.size), self.outputs)
         known = variance.sqrt().numpy(), mixed.degrees(variance, server.sway).numpy()
         noise = None if self.family(0.0).curved else float(server.point.log_noise.div(2).exp())
-        told = personal.theta, personal.error, personal.deviation, personal.deviation_error, personal.deviation_freedom
+        theta, deviation = (glm.relative(leaf, self.outputs) for leaf in (personal.theta, personal.deviation))
+        told = theta, personal.error, deviation, personal.deviation_error, personal.deviation_freedom
         tables = {
             "fixed effects": effects.fixed(labels, server.point.gamma.numpy(), *known),
             "deviations between sites": effects.between(labels, L.square().sum(1).sqrt().numpy(), noise),
         }
         if names.clients:
             tables["sites"] = effects.sites(labels, names.clients, *(leaf.numpy() for leaf in told))
-        return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()})
+        sentences = () if self.converged(server) else (effects.UNFINISHED,)
+        return Explanation({title: frame.set_index(frame.columns[0]) for title, frame in tables.items()}, sentences)
 
     def predict_global(self, server: Server, x: Tensor) -> Tensor:
         """A site never seen: γ, with the covariance Σ + C."""

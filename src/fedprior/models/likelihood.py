@@ -286,6 +286,12 @@ def likelihood_of(target: Target) -> Likelihood:
     raise TypeError(f"there is no likelihood for {type(target).__name__}")
 
 
+def linear_coefficients(likelihood: Likelihood, inputs: int) -> int:
+    """Those of a linear model: one of two classes and a number take a single output, K classes take K."""
+    outputs = 1 if likelihood.parameters == 2 else likelihood.parameters
+    return outputs * (inputs + 1)
+
+
 def equal_weights(draws: int, dtype: torch.dtype) -> Tensor:
     """log 1/S for each of S draws, to `mix` them by: [S, 1, 1]."""
     return torch.full((draws, 1, 1), -math.log(draws), dtype=dtype)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedprior.data.client import Batch, ClientData
 from fedprior.errors import FedpriorError, unknown
-from fedprior.models.likelihood import Likelihood
+from fedprior.models.likelihood import Likelihood, linear_coefficients
 from fedprior.models.stack import Forward, linear, stacked
 from fedprior.rng import Key
 from fedprior.tree import Params
@@ -115,9 +115,8 @@ class Task:
 
     @property
     def coefficients(self) -> int:
-        """Those of a linear model: one of two classes and a number take a single output, K classes take K."""
-        outputs = 1 if self.likelihood.parameters == 2 else self.likelihood.parameters
-        return outputs * (self.inputs + 1)
+        """Those of a linear model."""
+        return linear_coefficients(self.likelihood, self.inputs)
 
     @property
     def features_width(self) -> int:
