@@ -242,6 +242,6 @@ def test_a_reference_that_beats_every_method_is_named() -> None:
     text = sentences("local", "fedmap", means, {})
     assert "a regression on the pooled rows with an effect per site beats every method" in text
     assert "0.450 against 0.500" in text
-    assert text.startswith("Federation by FedMAP, the best but Local, helps no site")
+    assert text.startswith("Federation by FedMAP, the best method after Local, helps no site")
     assert "beats" not in sentences("local", "fedmap", means | {SITE_EFFECTS: {"nll": 0.5}}, {})
     assert "beats" not in sentences("local", "fedmap", {"local": {"nll": 0.5374}, SITE_EFFECTS: {"nll": 0.5366}}, {})

@@ -52,7 +52,7 @@ def sentences(
         told = [f"{on_screen(name)} (n = {sites[name].n_test})" for name in by["cannot tell"]]
         parts.append(f"cannot tell for {_joined(told)}")
     parts.append(f"harms {_listed(by['harms']) if by['harms'] else 'nobody'}")
-    lead = "Federation" if best == judged else f"Federation by {title(judged)}, the best but Local,"
+    lead = "Federation" if best == judged else f"Federation by {title(judged)}, the best method after Local,"
     said = [f"{lead} {'; '.join(parts)}.", *_average(mean, len(sites))]
     return " ".join([*said, f"Use {title(best)} (chosen on validation).", *_beaten(methods)])
 
@@ -74,7 +74,7 @@ def _beaten(methods: Means) -> list[str]:
     if not better:
         return []
     name = min(better, key=scores.__getitem__)
-    told = f"with an NLL of {scores[name]:.3f} against {ours:.3f}; no federation could have it"
+    told = f"with an NLL of {scores[name]:.3f} against {ours:.3f}; it needs all rows in one place"
     return [f"On the test rows, {REFERENCES[name]} beats every method, {told}."]
 
 
