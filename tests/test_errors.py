@@ -38,4 +38,6 @@ def test_errors_of_the_disk() -> None:
 
 def test_a_column_is_found_whatever_its_case() -> None:
     assert "did you mean 'Hospital'?" in str(no_column("'a.csv'", "HOSPITAL", ["age", "Hospital"]))
-    assert "its columns are age, Hospital." in str(no_column("'a.csv'", "ward", ["age", "Hospital"]))
+    assert str(no_column("'a.csv'", "ward", ["age", "Hospital"])).endswith("its columns are age, Hospital.")
+    two_lines = no_column("'a.xlsx'", "ward", ["A study", "unnamed: 1", "unnamed: 2"])
+    assert str(two_lines).endswith("unnamed: 2. The names must be in the first row, and in no other.")

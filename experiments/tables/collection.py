@@ -33,6 +33,11 @@ def just(column: str) -> Callable[[pd.DataFrame], pd.Series[object]]:
     return lambda frame: frame[column]
 
 
+def among(column: str, *levels: str) -> Callable[[pd.DataFrame], pd.Series[object]]:
+    """The rows with one of these levels."""
+    return lambda frame: frame[column].where(frame[column].isin(levels))
+
+
 DESIGN = {
     "Benefits: receives benefits, by state": Source(
         "Ecdat/Benefits", "state", just("ui"), ("ui", "stateur", "statemb"), 3000
@@ -41,7 +46,7 @@ DESIGN = {
     "Star: mathematics above 484, by school": Source(
         "Ecdat/Star", "schidkn", yes("tmathssk", 485), ("tmathssk", "treadssk"), 3000
     ),
-    "Chile: vote yes or no, by region": Source("car/Chile", "region", just("vote"), ("vote", "statusquo")),
+    "Chile: vote yes or no, by region": Source("car/Chile", "region", among("vote", "Y", "N"), ("vote", "statusquo")),
     "nlschools: language, by class": Source("MASS/nlschools", "class", just("lang"), ("lang",)),
     "nlschools: language above 41, by class": Source("MASS/nlschools", "class", yes("lang", 42), ("lang",)),
     "medpar: died, by hospital": Source("COUNT/medpar", "provnum", yes("died", 1), ("died", "type1", "type2", "type3")),
@@ -70,7 +75,7 @@ def read(source: Source, archive: Path) -> pd.DataFrame:
         frame = pd.read_csv(file, index_col=0).dropna(subset=[source.site])
     outcome, site = source.outcome(frame), frame[source.site].astype(str)
     frame = frame.drop(columns=[source.site, *source.dropped]).assign(outcome=outcome, site=site)
-    frame = frame[outcome.notna() & ~outcome.isin(["U", "A"])]  # of Chile's votes, those that are yes or no
+    frame = frame[outcome.notna()]
     if source.rows is not None and len(frame) > source.rows:
         frame = frame.sample(source.rows, random_state=0)
     return frame.reset_index(drop=True)

@@ -71,6 +71,8 @@ def no_column(where: str, given: str, columns: Iterable[str]) -> FedpriorError:
     names = {str(name).lower(): str(name) for name in columns}
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.75)
     hint = f"did you mean '{names[near[0]]}'?" if near else f"its columns are {', '.join(names.values())}."
+    if not near and sum(name.startswith("unnamed: ") for name in names) > 1:  # a title, or a header of two lines
+        hint += " The names must be in the first row, and in no other."
     return FedpriorError(f"{where} has no column '{cut(given)}': {hint}")
 
 

@@ -275,6 +275,26 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert frame["y"].tolist() == ["a,b", "c", "a,b"]
 
 
+@pytest.mark.parametrize("mark", ["?", ".", "NA", "n/a", "NULL", "None"])
+def test_spellings_of_empty_cells(tmp_path: Path, mark: str) -> None:
+    """Among numbers, with points or with decimal commas, and in a workbook."""
+    path, sheet = tmp_path / "t.csv", tmp_path / "t.xlsx"
+    path.write_text(f"x;y\n1,5;2.5\n{mark};{mark}\n2,25;3\n")
+    pd.DataFrame({"x": [1.5, mark, 2.25], "y": [2.5, mark, 3]}).to_excel(sheet, index=False)
+    for frame in (read_file(path), read_file(sheet)):
+        np.testing.assert_array_equal(frame["x"].to_numpy(float), [1.5, np.nan, 2.25])
+        np.testing.assert_array_equal(frame["y"].to_numpy(float), [2.5, np.nan, 3])
+
+
+def test_none_among_words_is_a_level(tmp_path: Path) -> None:
+    """As a class, `None` is often the most frequent one."""
+    path, sheet = tmp_path / "t.csv", tmp_path / "t.xlsx"
+    path.write_text("harm\nNone\nsevere\nNone\n?\n")
+    pd.DataFrame({"harm": ["None", "severe", "None", "?"]}).to_excel(sheet, index=False)
+    for frame in (read_file(path), read_file(sheet)):
+        assert frame["harm"].dropna().tolist() == ["None", "severe", "None"]
+
+
 def test_a_folder_of_compressed_files(table: pd.DataFrame, csv_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hospitals"
     folder.mkdir()

@@ -153,6 +153,7 @@ def test_kinds_may_be_declared() -> None:
         ([*cycle(1, 2, 3)[:-1], "2l"], {}, ["column 'x'", f"row {N}", "data.kinds.x=category"]),
         ([*range(N - 2), "3+", "3+"], {}, ["column 'x'", f"row {N - 1}"]),
         (cycle("1,5", "2,25", "3"), {}, ["column 'x'", "decimal commas"]),
+        ([*(f"{k},5" for k in range(N - 1)), "broken"], {}, ["column 'x'", "decimal commas", f"row {N}"]),
         (cycle(["secret"]), {}, ["column 'x'", "neither numbers nor text"]),
         (cycle("a", "b"), {"kinds": {"x": "number"}}, ["column 'x'", "row 1"]),
         (cycle(0, 1, 2), {"kinds": {"x": "yes/no"}}, ["column 'x'", "row 3"]),

@@ -258,6 +258,18 @@ def test_a_reference_that_beats_every_method_is_named() -> None:
     text = sentences("local", "fedmap", means, {})
     assert "a regression on the pooled rows with an effect per site beats every method" in text
     assert "0.450 against 0.500" in text
-    assert text.startswith("Federation by FedMAP, the best but Local, helps no site")
+    assert text.startswith("Federation by FedMAP, the best method after Local, helps no site")
     assert "beats" not in sentences("local", "fedmap", means | {SITE_EFFECTS: {"nll": 0.5}}, {})
     assert "beats" not in sentences("local", "fedmap", {"local": {"nll": 0.5374}, SITE_EFFECTS: {"nll": 0.5366}}, {})
+
+
+def test_sites_that_gain_together() -> None:
+    """Where intervals of single sites are too wide, their mean is said first, and so is a mean loss."""
+    found = {name: SiteVerdict("no difference", 12, Interval(0.1, -0.1, 0.3)) for name in "ab"}
+    means = {"fedmap": {"nll": 0.5}, "local": {"nll": 0.6}}
+    helped = sentences("fedmap", "fedmap", means, found, Interval(0.1, 0.02, 0.18))
+    assert helped.startswith("Federation helps the 2 sites on average, but no single one for certain; ")
+    assert "harms nobody. On average over 2 sites it gains +0.100 [+0.020, +0.180] in NLL." in helped
+    harmed = sentences("local", "fedmap", means, found, Interval(-0.1, -0.18, -0.02))
+    assert "helps no site for certain" in harmed
+    assert "harms the 2 sites on average, but no single one for certain. On average" in harmed

@@ -7,7 +7,8 @@ import re
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import altair as alt
 import numpy as np
@@ -16,13 +17,16 @@ import pytest
 
 import fedprior
 from fedprior.data.federation import Federation, from_arrays
+from fedprior.data.target import Number
 from fedprior.errors import FedpriorError
 from fedprior.experiment import Comparison, Result
 from fedprior.experiment.assessment import LEAST
 from fedprior.experiment.repeated import assess
 from fedprior.methods import build
+from fedprior.metrics import metrics_of
 from fedprior.report.charts import outcomes, spec
 from fedprior.report.page import folder as folders
+from fedprior.report.page import learned, sections
 from fedprior.report.page.blocks import Block, Choice, Code, Column, Details, Figure, Prose, Section, Side, Store, Table
 from fedprior.report.page.document import Page, document, main
 from fedprior.report.page.facts import RunFacts, data_name, story
@@ -263,6 +267,19 @@ def test_repeated_splits_are_told_together(tmp_path: Path) -> None:
     text = found.report(tmp_path / "a.html").read_text()
     assert "Benjamini-Hochberg" in text
     assert "Pooled rows with site effects (reference)" in text
+
+
+def test_r2_is_for_a_single_split() -> None:
+    """Two test rows of a site can make it -100, and a mean over sites and splits says nothing."""
+    stories = [SimpleNamespace(metrics=metrics_of(Number()), splits=splits) for splits in (1, 5)]
+    once, often = ([metric.name for metric in sections._shown(cast(Any, story))] for story in stories)
+    assert "r2" in once
+    assert often == [name for name in once if name != "r2"]
+
+
+def test_the_logs_of_an_expert_are_named_as_people_name_it() -> None:
+    assert learned._title("fedavg_ft.temperature") == "FedAvg-FT: temperature of the predictions"
+    assert learned._title("mask_share") == "share of the parameters that are personal"
 
 
 # Text stays text

@@ -330,8 +330,11 @@ def test_a_comparison_of_numbers(width: int, wide: bool, regression: Comparison)
 
 
 def test_the_federation_of_a_number(regression: Comparison) -> None:
-    text = render(tables.federation(regression["local"].federation), 160)
-    assert "4 clients, 10 ranges of the target" in text
+    """A mean and a deviation per client, not counts of ten ranges."""
+    data = regression["local"].federation
+    text, y = render(tables.federation(data), 160), data.labels("train")[2]
+    assert "4 clients, a number to predict" in text
+    assert rows(text)["site-2"][-3:] == [f"{y.mean():.4g}", "±", f"{y.std():.3g}"]
 
 
 def test_numbers_that_diverged(regression: Comparison) -> None:

@@ -107,8 +107,7 @@ def _textual(name: str, given: Series[Any], distinct: NDArray[Any], where: str) 
     known = int(given.notna().sum())
     if all(DATE.fullmatch(level) for level in distinct):
         return "date", _told("date")
-    if all(COMMA.fullmatch(level) for level in distinct) and any("," in level for level in distinct):
-        raise FedpriorError(f"column '{name}' of {where} has decimal commas: write its numbers with a point instead.")
+    _refuse_commas(name, given, distinct, where)
     odd = given.notna().to_numpy(np.bool_) & np.isnan(numbers(given))
     if 2 * odd.sum() <= known:
         if _open_ended(given[odd], len(distinct), known):
@@ -121,6 +120,21 @@ def _textual(name: str, given: Series[Any], distinct: NDArray[Any], where: str) 
     if many or len(distinct) > LEVELS or (len(distinct) == known >= ROWS):
         return "identifier", f"text with {len(distinct)} different values in {known} rows"
     return "category", ""
+
+
+def _refuse_commas(name: str, given: Series[Any], distinct: NDArray[Any], where: str) -> None:
+    """Refuse numbers with decimal commas, also with some text among them: they would count as levels."""
+    written = {level for level in distinct if COMMA.fullmatch(level)}
+    if not any("," in level for level in written):
+        return
+    if len(written) == len(distinct):
+        raise FedpriorError(f"column '{name}' of {where} has decimal commas: write its numbers with a point instead.")
+    if len(written) > FEW and 2 * len(written) > len(distinct):
+        odd = mapped(given, lambda value: text(value) not in written, False).astype(np.bool_)
+        raise FedpriorError(
+            f"column '{name}' of {where} has numbers with decimal commas but also text, first in {place(given, odd)}: "
+            f"correct or clear these cells, or declare the column a category (data.kinds.{name}=category)."
+        )
 
 
 def _open_ended(odd: Series[Any], levels: int, known: int) -> bool:

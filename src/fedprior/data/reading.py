@@ -28,7 +28,10 @@ SEPARATORS = (",", ";", "\t", "|")
 TEXT = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".bz2", ".xz", ".zip")
 PARQUET, EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm")
+DECIMAL_POINT = r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*"
 DECIMAL_COMMA = r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*"
+MISSING = ["", "?", ".", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
+"""Cells that are empty. `None` may be a level of a category; among numbers it is empty too."""
 PANDAS = "Error tokenizing data. C error: "
 """How its parser begins the sentence that says which line is wrong."""
 GROWTH = 12
@@ -119,13 +122,14 @@ def _excel(path: Path) -> pd.DataFrame:
         with pd.ExcelFile(path, engine="openpyxl") as book:
             first, *others = book.sheet_names
             _check_sheet(path, book.book[first])
-            frame = pd.read_excel(book, sheet_name=first, header=None)
+            frame = pd.read_excel(book, sheet_name=first, header=None, keep_default_na=False, na_values=MISSING)
     if frame.empty:
         raise FedpriorError(f"'{path}' is empty: give a sheet with a header and rows.")
     if others:
         told = f"'{path}' has {1 + len(others)} sheets: only the first, '{first}', is read."
         warnings.warn(told, FedpriorWarning, stacklevel=5)
     table = frame.iloc[1:].reset_index(drop=True).infer_objects()
+    table = table.apply(_numbers, commas=False)
     table.columns = pd.Index([f"unnamed: {k}" if pd.isna(name) else text(name) for k, name in enumerate(frame.iloc[0])])
     return table
 
@@ -164,18 +168,27 @@ def _text_file(path: Path) -> pd.DataFrame:
 def _read(content: str, separator: str) -> pd.DataFrame:
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # that cells are dropped
-        frame = pd.read_csv(io.StringIO(content), sep=separator, low_memory=False, index_col=False)
-    return frame if separator == "," else frame.apply(_with_points)
+        frame = pd.read_csv(
+            io.StringIO(content),
+            sep=separator,
+            low_memory=False,
+            index_col=False,
+            keep_default_na=False,
+            na_values=MISSING,
+        )
+    return frame.apply(_numbers, commas=separator != ",")
 
 
-def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
-    """A column of numbers with decimal commas as numbers, as European spreadsheets write them; any other as it is."""
-    if pd.api.types.is_numeric_dtype(column) or not column.notna().any():
+def _numbers(column: pd.Series[Any], *, commas: bool) -> pd.Series[Any]:
+    """A column of numbers with `None` among them, or with decimal commas, as numbers; any other as it is."""
+    if pd.api.types.is_numeric_dtype(column) or not (commas or (column == "None").any()):
         return column
-    cells = column.dropna().astype(str)
-    if not cells.str.fullmatch(DECIMAL_COMMA).all():
+    given = column.astype(object).where(column != "None", np.nan)
+    cells = given.dropna().astype(str)
+    marks = (DECIMAL_POINT, DECIMAL_COMMA) if commas else (DECIMAL_POINT,)
+    if not len(cells) or not any(cells.str.fullmatch(pattern).all() for pattern in marks):
         return column
-    return pd.to_numeric(column.astype(object).where(column.isna(), column.astype(str).str.replace(",", ".")))
+    return pd.to_numeric(given.where(given.isna(), given.astype(str).str.replace(",", ".")))
 
 
 def _text(path: Path) -> str:

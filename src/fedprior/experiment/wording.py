@@ -44,17 +44,25 @@ def sentences(
     if judged is None:
         return f"Use {title(best)}: no other method was compared."
     by = {effect: [name for name, site in sites.items() if site.verdict == effect] for effect in _EFFECTS}
-    parts = [f"helps {_listed(by['helps'])}" if by["helps"] else "helps no site for certain"]
+    low, high = (0.0, 0.0) if mean is None or len(sites) < 2 else (mean.low, mean.high)
+    parts = [_whom("helps", by["helps"], len(sites) if low > 0 else 0) or "helps no site for certain"]
     if by["no difference"]:
         everyone = not by["helps"] and not by["harms"] and not by["cannot tell"]
         parts += [] if everyone else [f"no evidence for {_listed(by['no difference'])}"]
     if by["cannot tell"]:
         told = [f"{on_screen(name)} (n = {sites[name].n_test})" for name in by["cannot tell"]]
         parts.append(f"cannot tell for {_joined(told)}")
-    parts.append(f"harms {_listed(by['harms']) if by['harms'] else 'nobody'}")
-    lead = "Federation" if best == judged else f"Federation by {title(judged)}, the best but Local,"
+    parts.append(_whom("harms", by["harms"], len(sites) if high < 0 else 0) or "harms nobody")
+    lead = "Federation" if best == judged else f"Federation by {title(judged)}, the best method after Local,"
     said = [f"{lead} {'; '.join(parts)}.", *_average(mean, len(sites))]
     return " ".join([*said, f"Use {title(best)} (chosen on validation).", *_beaten(methods)])
+
+
+def _whom(does: str, names: list[str], together: int) -> str:
+    """The sites for which it is certain, or else all `together`; nothing where it is neither."""
+    if names:
+        return f"{does} {_listed(names)}"
+    return f"{does} the {together} sites on average, but no single one for certain" if together else ""
 
 
 def _average(mean: Interval | None, sites: int) -> list[str]:
@@ -74,7 +82,7 @@ def _beaten(methods: Means) -> list[str]:
     if not better:
         return []
     name = min(better, key=scores.__getitem__)
-    told = f"with an NLL of {scores[name]:.3f} against {ours:.3f}; no federation could have it"
+    told = f"with an NLL of {scores[name]:.3f} against {ours:.3f}; it needs all rows in one place"
     return [f"On the test rows, {REFERENCES[name]} beats every method, {told}."]
 
 

@@ -17,6 +17,8 @@ from fedprior.names import on_screen
 from fedprior.report.tables import SHOWN, heading, plain_table
 
 STYLES = {"helps": "green", "harms": "red", "cannot tell": "dim"}
+WIDTH = 72
+"""Characters of the table of columns at least, so that its title and what stands below are lines and no columns."""
 MOST = 100
 """Columns that are shown."""
 
@@ -28,6 +30,7 @@ def columns(schema: Schema) -> Table:
         "To change a kind: data.kinds.COLUMN=number, category, yes/no, identifier (left out); "
         "of the target: classes, number, count.",
     )
+    table.min_width = WIDTH
     for name in ("column", "kind", "note"):
         table.add_column(name, no_wrap=name != "note")
     for column in schema.columns[:MOST]:
@@ -44,7 +47,7 @@ def columns(schema: Schema) -> Table:
 def _target(schema: Schema) -> str:
     levels = getattr(schema.target, "levels", None)
     if levels is None:
-        return "a number"
+        return f"a {schema.target.kind}"
     told = ", ".join(on_screen(level, 20) for level in levels[:5])
     return f"{len(levels)} classes ({told}{', …' if len(levels) > 5 else ''})"
 

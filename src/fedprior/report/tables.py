@@ -274,17 +274,24 @@ def options(found: list[Option]) -> Table:
 
 
 def federation(data: Federation) -> Table:
-    """Sizes and labels of every client."""
-    counts = data.label_counts()
-    labels = "labels" if isinstance(data.target, Classes) else "ranges of the target"
-    table = plain_table(
-        f"{on_screen(data.name)}: {len(data)} clients, {len(counts.columns)} {labels}, inputs {data.shape}"
-    )
-    for name in ("client", *SPLITS, "labels in training"):
-        table.add_column(name, justify="left" if name in ("client", "labels in training") else "right")
+    """Sizes of every client, and its labels in training: counts of classes, or the mean and deviation of a number."""
+    what, column, labels = _labels(data)
+    table = plain_table(f"{on_screen(data.name)}: {len(data)} clients, {what}, inputs {data.shape}")
+    for name in ("client", *SPLITS, column):
+        table.add_column(name, justify="left" if name in ("client", column) else "right")
     for i, client in enumerate(data.clients[:SHOWN]):
-        own = "  ".join(f"{on_screen(label, LABEL)}:{count}" for label, count in counts.iloc[i].items() if count)
-        table.add_row(_name(client), *(str(data.split(s).size[i]) for s in SPLITS), Text(own))
+        table.add_row(_name(client), *(str(data.split(s).size[i]) for s in SPLITS), Text(labels[i]))
     if len(data) > SHOWN:
         table.add_row(f"… {len(data) - SHOWN} more")
     return table
+
+
+def _labels(data: Federation) -> tuple[str, str, list[str]]:
+    """What is predicted, the name of the column, and its cells for the clients that are shown."""
+    if isinstance(data.target, Classes):
+        counts = data.label_counts()
+        rows = (counts.iloc[i].items() for i in range(min(SHOWN, len(counts))))
+        cells = ["  ".join(f"{on_screen(label, LABEL)}:{count}" for label, count in row if count) for row in rows]
+        return f"{len(counts.columns)} labels", "labels in training", cells
+    cells = [f"{y.mean():.4g} ± {y.std():.3g}" for y in data.labels("train")[:SHOWN]]
+    return f"a {data.target.kind} to predict", "target in training, mean ± deviation", cells

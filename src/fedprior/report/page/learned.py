@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedprior.bayes.effects import INTERCEPT
+from fedprior.experiment.wording import title
 from fedprior.names import apart, on_screen
 from fedprior.report.charts import outcomes, palette
 from fedprior.report.page.blocks import Block, Choice, Column, Details, Figure, Prose, Side, Table
@@ -15,6 +16,8 @@ from fedprior.report.page.facts import RunFacts, Story
 HIDDEN = ("round", "client", "updated", "loss")
 DRAWN = 6
 """Logs of a method that are drawn; its table has all."""
+SHARE = ".weight"
+"""The ending of an expert's weight, which the chart of all experts' weights shows."""
 MEANING = {
     "tau": "τ, the weight of the site's posterior at the server",
     "rho": "ρ, deviation of the site's prior",
@@ -51,7 +54,8 @@ def _blocks(run: RunFacts) -> list[Block]:
     blocks: list[Block] = []
     if names:
         sites = apart(row["client"] for row in rows)
-        figures = [_figure(run, rows, sites, name) for name in names[:DRAWN]]
+        drawn = [name for name in names if not name.endswith(SHARE)]
+        figures = [_figure(run, rows, sites, name) for name in drawn[:DRAWN]]
         columns = [Column("site"), *(Column(_title(name), 4) for name in names), Column("last update in round", 0)]
         told = [[sites[i], *(row.get(n) for n in names), row["updated"]] for i, row in enumerate(rows)]
         blocks = [Side(figures), Details("All sites in numbers", [Table(columns, told)])]
@@ -62,12 +66,12 @@ def _explained(run: RunFacts) -> list[Block]:
     """What the method itself says of what it learned."""
     found = (run.summary or {}).get("explanation") or {}
     blocks: list[Block] = [Prose(told) for told in found.get("sentences", [])]
-    for title, rows in found.get("tables", {}).items():
+    for name, rows in found.get("tables", {}).items():
         if rows:
             blocks += [
-                *_shares(run, title, rows),
-                *_effects(run, title, rows),
-                Details(f"In numbers: {on_screen(title)}", [_table(rows)]),
+                *_shares(run, name, rows),
+                *_effects(run, name, rows),
+                Details(f"In numbers: {on_screen(name)}", [_table(rows)]),
             ]
     return blocks
 
@@ -83,23 +87,23 @@ def _text(value: object) -> str | None:
     return None if value is None else on_screen(value)
 
 
-def _shares(run: RunFacts, title: str, rows: list[dict[str, Any]]) -> list[Block]:
+def _shares(run: RunFacts, name: str, rows: list[dict[str, Any]]) -> list[Block]:
     """Weights that add up to one at every site are drawn."""
-    names = [name for name, value in rows[0].items() if isinstance(value, float) and name != "temperature"]
+    names = [key for key, value in rows[0].items() if isinstance(value, float) and key != "temperature"]
     whole = all(math.isclose(sum(_of(row, names)), 1, abs_tol=1e-3) for row in rows)
     if "site" not in rows[0] or len(names) < 2 or not whole:
         return []
     shown, sites = apart(names), apart(row["site"] for row in rows)
     drawn = [
-        {"site": sites[i], "series": shown[k], "value": row[name], "place": k}
+        {"site": sites[i], "series": shown[k], "value": row[key], "place": k}
         for i, row in enumerate(rows[: outcomes.DRAWN])
-        for k, name in enumerate(names)
+        for k, key in enumerate(names)
     ]
     first = f"The first {outcomes.DRAWN} of {len(rows):,} are drawn." if len(rows) > outcomes.DRAWN else ""
-    return [Figure(outcomes.shares(drawn, palette(shown)), f"{run.title}: {on_screen(title)}", first)]
+    return [Figure(outcomes.shares(drawn, palette(shown)), f"{run.title}: {on_screen(name)}", first)]
 
 
-def _effects(run: RunFacts, title: str, rows: list[dict[str, Any]]) -> list[Block]:
+def _effects(run: RunFacts, name: str, rows: list[dict[str, Any]]) -> list[Block]:
     """Estimates with intervals are drawn, but for intercepts, whose scale is another."""
     if not {"estimate", "low", "high"} <= rows[0].keys():
         return []
@@ -110,7 +114,7 @@ def _effects(run: RunFacts, title: str, rows: list[dict[str, Any]]) -> list[Bloc
         for label, row in zip(labels, kept, strict=True)
     ]
     told = f"{outcomes.DRAWN} of {len(drawn):,} are drawn, half from each end." if len(drawn) > outcomes.DRAWN else ""
-    return [Figure(outcomes.effects(drawn), f"{run.title}: {on_screen(title)}", told)] if drawn else []
+    return [Figure(outcomes.effects(drawn), f"{run.title}: {on_screen(name)}", told)] if drawn else []
 
 
 def _of(row: dict[str, Any], names: list[str]) -> list[float]:
@@ -127,7 +131,9 @@ def _known(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _title(name: str) -> str:
-    return MEANING.get(name, on_screen(name).replace("_", " "))
+    method, dot, own = name.rpartition(".")
+    told = MEANING.get(own, on_screen(own).replace("_", " "))
+    return f"{title(method)}: {told}" if dot else told
 
 
 def _figure(run: RunFacts, rows: list[dict[str, Any]], sites: list[str], name: str) -> Block:

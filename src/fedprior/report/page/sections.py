@@ -58,8 +58,14 @@ def verdict(story: Story) -> list[Block]:
     return [*blocks, *_methods(story)]
 
 
+def _shown(story: Story) -> list[Metric]:
+    """Without R² over several splits: it divides by the variance of a site's test rows, which a split has few of."""
+    several = story.splits > 1
+    return [story.metrics[name] for name in SHOWN if name in story.metrics and not (several and name == "r2")]
+
+
 def _methods(story: Story) -> list[Block]:
-    metrics = [story.metrics[name] for name in SHOWN if name in story.metrics]
+    metrics = _shown(story)
     if not metrics:
         return []
     compared = any(run.mean for run in story.runs.values())
@@ -135,7 +141,7 @@ def _site_blocks(run: RunFacts, story: Story) -> list[Block]:
 
 
 def _site_table(run: RunFacts, story: Story, shown: dict[str, str]) -> Block:
-    metrics = [story.metrics[name] for name in SHOWN if name in story.metrics]
+    metrics = _shown(story)
     others = dict.fromkeys(name for own in run.sites.values() for name in own.gains)
     columns = [Column("site"), *([Column("verdict"), Column("NLL gain [95 %]", 3, signed=True)] if run.sites else [])]
     for name in others:
