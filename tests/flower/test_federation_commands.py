@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedprior.cli.main import app
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
-from fedprior.flower.audit import MEANING, audited, meaning
+from fedprior.flower.audit import MEANING, audited, lines, meaning
 from fedprior.flower.place import Place, check_names, default_listen
 from fedprior.flower.serve import serve
 from fedprior.flower.small_counts import FEW
@@ -71,6 +71,27 @@ def test_an_audit_says_what_left_and_warns_of_few_rows(tmp_path: Path) -> None:
     ]
     with pytest.raises(FedpriorError, match="nothing has left"):
         audited(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("number", [False, True])
+def test_an_audit_tells_sums_for_scaling_from_a_methods_fields(number: bool, tmp_path: Path) -> None:
+    """Both have an `n`; and pFedFDA's `mean` is one of classes, that of shared scaling one of inputs."""
+    paths = tables(tmp_path, number=number)
+    method = {"name": "fedavg" if number else "pfedfda"}
+    given = plan(paths, method=method, rounds=1, data={"scaling": "shared"})
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    found = next(entry for entry in audited(tmp_path / "state") if entry["site"] == "bonn")
+    inputs = len(given.schema.inputs)
+    assert found["fields"]["scaling.mean"] == {"messages": 1, "bytes": 8 * inputs, "meaning": "mean of each input"}
+    assert found["fields"]["n"]["meaning"] == "number of training rows"
+    assert found["fields"]["n"]["bytes"] == 8
+    assert number or found["fields"]["mean"]["meaning"] == "mean features of each class"
+    sums = ["number and sum of the target's values", "sum of squares of the target around the mean of all sites"]
+    assert found["agreed"] == sorted(["numbers of rows", *(sums if number else [])])
+    told = "\n".join(lines([found], each=True))
+    assert told.count("agreement: whether the table fits, num") == 2, "in the list of fields, and as a message"
+    assert f", scaling.mean {8 * inputs} bytes" in told
+    assert told.count("  agreement: sum of squares of the target around") == number
 
 
 def test_every_field_of_every_uplink_has_a_meaning() -> None:
