@@ -94,6 +94,25 @@ def test_an_audit_tells_sums_for_scaling_from_a_methods_fields(number: bool, tmp
     assert told.count("  agreement: sum of squares of the target around") == number
 
 
+def test_a_line_that_was_cut_off_does_not_hide_the_others(tmp_path: Path) -> None:
+    """The power fails while a site writes down what it sends or how good it is; later lines are lines of their own."""
+    paths = tables(tmp_path)
+    given = plan(paths, rounds=1)
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    folder = tmp_path / "state" / "trial" / "bonn"
+    for name in ("sent.jsonl", "scores.jsonl"):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content + content.splitlines()[-1][:30])
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")  # again: it finishes, and writes the report
+    (found,) = [entry for entry in audited(tmp_path / "state") if entry["site"] == "bonn"]
+    assert [message["kind"] for message in found["messages"]] == ["check", "round", "round", "finish", "finish"]
+    assert "1 of its messages cannot be read" in found["warnings"][0]
+    assert json.loads((folder / "summary.json").read_text())["evaluations"]
+    (folder / "sent.jsonl").write_bytes(b"\xff\n{}\n[1]\n")
+    with pytest.raises(FedpriorError, match="has no message that can be read"):
+        audited(tmp_path / "state")
+
+
 def test_every_field_of_every_uplink_has_a_meaning() -> None:
     for name, method in METHODS.items():
         up = types_of(method)[3]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprior.errors import FedpriorError
-from fedprior.flower.store import AGREEMENT, SENT
+from fedprior.flower.store import AGREEMENT, SENT, noted
 
 MEANING = {
     "base": "weights of the feature layers",
@@ -74,8 +74,7 @@ def audited(state: Path) -> list[dict[str, Any]]:
 
 def audited_site(folder: Path) -> dict[str, Any]:
     """What has left one site in one experiment, from the folder with its record."""
-    text = (folder / SENT).read_text(encoding="utf-8")
-    messages = [_message(json.loads(line)) for line in text.splitlines() if line.strip()]
+    messages, lost = _messages(folder / SENT)
     fields: dict[str, dict[str, Any]] = defaultdict(lambda: {"messages": 0, "bytes": 0})
     for message in messages:
         for name, size in message["fields"].items():
@@ -94,8 +93,22 @@ def audited_site(folder: Path) -> dict[str, Any]:
         "logs": sorted({name for message in messages for name in message["logs"]}),
         "metrics": any(message["metrics"] for message in messages),
         "messages": messages,
-        "warnings": [agreed["warning"]] if agreed["warning"] else [],
+        "warnings": [warning for warning in (agreed["warning"], lost) if warning],
     }
+
+
+def _messages(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """All messages that can be read, and a warning if there are lines that cannot."""
+    entries, lost = noted(path)
+    messages = []
+    for entry in entries:
+        try:
+            messages.append(_message(entry))
+        except (KeyError, TypeError, AttributeError):
+            lost += 1
+    if not messages:
+        raise FedpriorError(f"'{path}' has no message that can be read: it is damaged.")
+    return messages, f"{lost} of its messages cannot be read in '{path}', which is damaged" if lost else None
 
 
 def _message(entry: Mapping[str, Any]) -> dict[str, Any]:
