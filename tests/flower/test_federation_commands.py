@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedprior.cli.federation import _told
 from fedprior.cli.main import app
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
@@ -127,8 +128,15 @@ def test_a_status_tells_how_it_ended(tmp_path: Path) -> None:
     assert read_status(path) == {"state": "not started"}
     with reported(path) as observe:
         assert read_status(path)["state"] == "waiting for the sites"
+        observe({"kind": "waiting", "missing": ["bonn", "cologne"]})
+        assert _told(read_status(path)) == "waiting for the sites: bonn, cologne"
         observe({"kind": "round", "round": 3})
         assert (read_status(path)["state"], read_status(path)["round"]) == ("training", 3)
+        assert _told(read_status(path)) == "training, round 3"
+        observe({"kind": "finished", "sites": ["aachen"], "unfinished": ["bonn"]})
+    assert _told(read_status(path)) == "finished, round 3, but not at bonn"
+    with reported(path) as observe:
+        observe({"kind": "round", "round": 3})
     assert read_status(path)["state"] == "finished"
     with pytest.raises(FedpriorError), reported(path):
         raise FedpriorError("no node of bonn is online.")
