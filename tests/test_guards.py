@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
+from torch import Tensor
 
 from fedprior.errors import FedpriorError
 from fedprior.experiment import run
@@ -94,10 +95,18 @@ def test_one_client_that_sends_nonsense_does_no_harm(name: str) -> None:
 
 
 def test_methods_whose_server_does_more_are_refused() -> None:
-    for name in ("fedpac+median", "scaffold+krum", "fedamp+trimmed", "pfedvem+dp", "pfedme+dp", "fedavg+opt+median"):
+    for name in (
+        "fedpac+median",
+        "scaffold+krum",
+        "fedamp+trimmed",
+        "pfedvem+dp",
+        "fedavg+opt+dp",
+        "fedavg+opt+median",
+    ):
         with pytest.raises(FedpriorError, match="is not possible"):
             build(name)
     assert build("pfedme+median").about.name == "pfedme+median"
+    assert build("pfedme+dp").about.name == "pfedme+dp"
     assert build("fedavg+median+opt").about.name == "fedavg+median+opt"
 
 
@@ -158,6 +167,41 @@ def test_the_noise_has_its_deviation_and_is_new_every_round() -> None:
     assert not torch.equal(noise[0], noise[1])
     again = method.aggregate(Noisy(server.w, server.seed, torch.tensor(0)), up, torch.arange(7))
     assert torch.equal(draws[0], torch.cat([(again.w[k] - server.w[k]).flatten() for k in sorted(again.w)]))
+
+
+@pytest.mark.parametrize("guard", ["median", "trimmed", "normbound", "krum"])
+def test_a_guard_and_noise_are_not_combined(guard: str) -> None:
+    """One client moves a median by more than C / R: the ε of a mean would not hold for it."""
+    for name in (f"fedavg+{guard}+dp", f"fedavg+{guard}+ft+dp", f"fedavg+dp+{guard}"):
+        with pytest.raises(FedpriorError, match="is not possible"):
+            build(name)
+
+
+def one_step(name: str, sent: list[float], n: list[float], **options: Any) -> Tensor:
+    """The change of every weight at the server, [D], where all of a client's weights change by what it `sent`."""
+    method = bound(name, federation(), dp={"bound": 3.0, "noise": 2.0}, **options)
+    server = method.init_server(Key.from_seed(1), len(sent))
+    own = {k: torch.stack([v + change for change in sent]) for k, v in server.w.items()}
+    found = method.aggregate(
+        server, method.types[3](own, torch.tensor(n, dtype=torch.float64)), torch.arange(len(sent))
+    )
+    return torch.cat([(found.w[k] - server.w[k]).flatten() for k in sorted(found.w)])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "pfedme", "pfedbred"])
+def test_the_servers_step_sees_the_noisy_mean_alone(name: str) -> None:
+    """A step of β = 2 gives 2 (mean + noise); with noise added after it, ε would be that of half the noise."""
+    sent, ones = [1.0, 2.0, 6.0], [1.0, 1.0, 1.0]
+    once, twice = one_step(f"{name}+dp", sent, ones), one_step(f"{name}+server_step+dp", sent, ones)
+    assert torch.allclose(twice, 2 * once)
+    noise = one_step(f"{name}+dp", [0.0, 0.0, 0.0], ones)
+    assert torch.allclose(once, 3 + noise)
+
+
+def test_a_client_that_claims_many_rows_counts_as_one() -> None:
+    """Otherwise one client could give all weight to another one's change, for which the noise is too small."""
+    honest = one_step("fedavg+dp", [1.0, 2.0, 6.0], [1.0, 1.0, 1.0])
+    assert torch.equal(one_step("fedavg+dp", [1.0, 2.0, 6.0], [1.0, 1e9, -1.0]), honest)
 
 
 def test_summary_and_report_say_what_was_spent(tmp_path: Path) -> None:

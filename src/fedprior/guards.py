@@ -172,6 +172,15 @@ class Krum(Screened):
         return delta[int(nearest.sum(1).argmin())].expand_as(delta)
 
 
+def _guard(method: AnyMethod) -> str | None:
+    """The name of the guard that a method has, if it has one."""
+    while isinstance(method, Wrapper):
+        if isinstance(method, Screened):
+            return method.about.name.rpartition("+")[2]
+        method = method.inner
+    return None
+
+
 class Noisy(NamedTuple):
     """A server that adds noise: the weights, and what its draws are keyed by."""
 
@@ -184,8 +193,9 @@ class Noisy(NamedTuple):
 class Private(Wrapper):
     """DP: client-level differential privacy of the shared weights (McMahan et al., ICLR 2018).
 
-    Every client bounds its change, ‖Δ_k‖ ≤ C, and counts as one; the server adds N(0, (z C / R)²) to the mean of R. So
-    the prior hardly tells whether a client's change was Δ_k or 0. The server is trusted with single changes. Personal
+    Every client bounds its change, ‖Δ_k‖ ≤ C, and counts as one; the server adds N(0, (z C / R)²) to the mean of R, and
+    the method's own server step sees nothing but that noisy mean, so ε holds whatever the step does with it. So the
+    prior hardly tells whether a client's change was Δ_k or 0. The server is trusted with single changes. Personal
     models, logs and metrics are not covered. The noise follows from the run's seed and from a secret of the server
     (`FEDPRIOR_DP_SECRET`, which a real federation draws by itself): whoever knows both can subtract it.
     """
@@ -195,7 +205,12 @@ class Private(Wrapper):
     noise: Annotated[float, Field(gt=0, description="z, the noise's deviation in units of C")] = 1.0
 
     def __post_init__(self) -> None:
-        _needs_mean(self.inner, "dp", (("w", "n"),))
+        _needs_mean(self.inner, "dp", MEANS)
+        if (guard := _guard(self.inner)) is not None:
+            raise FedpriorError(
+                f"'{self.inner.about.name}+dp' is not possible: ε is that of a noisy mean, in which '+{guard}' has "
+                "no single change left to compare: leave one of the two out."
+            )
         if find_spec("dp_accounting") is None:
             raise FedpriorError("'+dp' needs an accountant of privacy: install fedprior[privacy].")
 
@@ -226,18 +241,29 @@ class Private(Wrapper):
     def local_update(self, client: Any, down: Any, data: ClientData, keys: Keys) -> tuple[Any, Any, Logs]:
         """The inner method's, with a change that is bounded where the data are; every client counts as one."""
         client, up, logs = self.inner.local_update(client, down, data, keys)
-        delta = bounded(changes(up.w, down.w), self.bound)
-        return client, up._replace(w=changed(up.w, down.w, delta), n=torch.ones_like(up.n)), logs
+        sent = up._fields[0]
+        delta = bounded(changes(getattr(up, sent), down.w), self.bound)
+        own = changed(getattr(up, sent), down.w, delta)
+        return client, up._replace(**{sent: own, "n": torch.ones_like(up.n)}), logs
 
     def aggregate(self, server: Noisy, ups: Any, ids: Tensor) -> Noisy:
-        """The mean and noise."""
-        mean: Params = self.inner.aggregate(self._plain(server), ups, ids).w
-        scale, key = self.noise * self.bound / len(ups.n), Key(int(server.seed)).fold("noise", int(server.round))
-        w = {}
-        for name, leaf in mean.items():
-            draw = torch.randn(leaf.shape, generator=key.fold(name).generator(), dtype=torch.float64)
-            w[name] = (leaf.double() + scale * draw).to(leaf.dtype)
-        return Noisy(w, server.seed, server.round + 1)
+        """The inner method's step, of the mean change with noise in place of every client's."""
+        sent, count = ups._fields[0], len(ups.n)
+        values = getattr(ups, sent)
+        delta = changes(values, server.w)
+        noisy = delta.mean(0) + self.noise * self.bound / count * self._draw(server, values)
+        same = changed(values, server.w, noisy.expand_as(delta))
+        new = self.inner.aggregate(self._plain(server), ups._replace(**{sent: same, "n": torch.ones_like(ups.n)}), ids)
+        return Noisy(new.w, server.seed, server.round + 1)
+
+    def _draw(self, server: Noisy, values: Params) -> Tensor:
+        """Standard normal numbers of this round, [D] in the order of `changes`."""
+        key = Key(int(server.seed)).fold("noise", int(server.round))
+        draws = [
+            torch.randn(leaf.shape[1:], generator=key.fold(name).generator(), dtype=torch.float64).flatten()
+            for name, leaf in sorted(values.items())
+        ]
+        return torch.cat(draws)
 
     def personalise(self, client: Any, down: Any, data: ClientData, keys: Keys) -> Any:
         """The inner method's."""

@@ -1,8 +1,7 @@
-"""Every method and wrapper over Flower's own messages, serialised and read back, equals the simulator bit for bit."""
+"""Every method and wrapper on an in-process Grid, with Flower's own messages, equals the simulator bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,36 +10,16 @@ import pytest
 pytest.importorskip("flwr", reason="needs fedprior[flower]: make federation-test")
 
 from flwr.app import RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
+from federation.in_process import InProcess, answering
 from fedprior.flower import messages
 from fedprior.flower.codec import RejectedError
 from fedprior.flower.orders import Order, Reply
+from fedprior.flower.server_app import GridLink
 from fedprior.protocol import METHODS
 from flower.sites import Sites, deployed, same_values, simulated
 from flower.test_equality import WRAPPED
 from support import bound, federation
-
-
-def travelled(content: RecordDict) -> RecordDict:
-    """As it arrives at the other end."""
-    proto = recorddict_to_proto(content)
-    return recorddict_from_proto(type(proto).FromString(proto.SerializeToString()))
-
-
-class Wire:
-    """Orders and replies as bytes of Flower's protocol."""
-
-    def __init__(self, sites: Sites) -> None:
-        self.sites = sites
-
-    def exchange(self, orders: Sequence[Order]) -> Mapping[str, Reply | str]:
-        replies: dict[str, Reply | str] = {}
-        for order in orders:
-            document, arrays = messages.unpack(travelled(messages.pack(order.document, order.arrays)))
-            reply = self.sites(order.site, document, arrays)
-            replies[order.site] = Reply(*messages.unpack(travelled(messages.pack(reply.document, reply.arrays))))
-        return replies
 
 
 @pytest.mark.parametrize("name", [*sorted(METHODS), *WRAPPED])
@@ -48,7 +27,9 @@ def test_every_method_equals_the_simulator(name: str, tmp_path: Path) -> None:
     data = federation((12, 5, 9))
     method = bound(name, data)
     sites = Sites(method, data, tmp_path)
-    found, expected = deployed(method, data, Wire(sites)), simulated(method, data)
+    grid = InProcess(data.clients, answering(sites))
+    link = GridLink(grid, grid.sites, timeout=60)
+    found, expected = deployed(method, data, link), simulated(method, data)
     assert same_values(found.values, expected.values)
     for client in data.clients:
         own = sites.personal(client, found.selected)
@@ -62,7 +43,11 @@ def test_arrays_keep_their_types_and_shapes() -> None:
         "empty": np.empty((0, 3), dtype=np.float32),
         "whole": np.arange(6).reshape(2, 3),
     }
-    _, found = messages.unpack(travelled(messages.pack({"a": 1}, given)))
+    grid = InProcess(["bonn"], answering(lambda site, document, arrays: (document, arrays)))
+    link = GridLink(grid, grid.sites, timeout=60)
+    reply = link.exchange([Order("bonn", {"a": 1}, given)])["bonn"]
+    assert isinstance(reply, Reply)
+    found = reply.arrays
     assert found.keys() == given.keys()
     for name, values in given.items():
         assert (found[name].dtype, found[name].shape) == (values.dtype, values.shape)

@@ -240,16 +240,43 @@ def test_a_table_that_changes_under_way_is_refused(tmp_path: Path) -> None:
     assert again.answer("aachen", {**finish, "site": "aachen"}, {}) == Reply({"finished": True})
 
 
-def test_a_real_federation_hides_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites know the seed, so the server keeps a secret that only it can read; without noise there is none."""
+@pytest.mark.parametrize("method", [{"name": "fedavg+dp"}, {"name": "stack", "experts": ["local", "fedavg+dp"]}])
+def test_a_real_federation_hides_its_noise(
+    method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sites know the seed, so the server keeps a secret that only it can read, also if the noise is a part of a mix."""
     monkeypatch.setenv("FEDPRIOR_DP_SECRET", "")
     paths = tables(tmp_path)
-    serve(nodes(paths, tmp_path / "state"), plan(paths, rounds=1, method={"name": "fedavg+dp"}), tmp_path / "run")
+    serve(nodes(paths, tmp_path / "state"), plan(paths, rounds=1, method=method), tmp_path / "run")
     kept = tmp_path / "run.dp-secret"
     assert kept.stat().st_mode & 0o077 == 0
     assert len(kept.read_text()) == 64
     sent = "".join(path.read_text() for path in (tmp_path / "state").rglob("agreement.json"))
     assert kept.read_text() not in sent
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "why"),
+    [
+        (False, lambda r: r._replace(arrays={}), "'bonn': its sums were rejected: it lacks 'mean' and 3 more"),
+        (
+            False,
+            lambda r: r._replace(arrays={k: v * np.nan for k, v in r.arrays.items()}),
+            "'bonn': its sums were rejected: 'n' is not finite",
+        ),
+        (True, lambda r: r._replace(document={**r.document, "labels": "4711"}), "'bonn': its sums cannot be read"),
+        (True, lambda r: r._replace(document={**r.document, "labels": [3, 1e999]}), "'bonn': its sums are not finite"),
+    ],
+)
+def test_sums_that_make_no_sense_are_rejected_with_the_sites_name(
+    number: bool, change: Any, why: str, tmp_path: Path
+) -> None:
+    paths = tables(tmp_path, number=number)
+    link = nodes(paths, tmp_path / "state")
+    honest = link.answer
+    link.answer = lambda site, *asked: change(honest(site, *asked)) if site == "bonn" else honest(site, *asked)
+    with pytest.raises(FedpriorError, match=why):
+        serve(link, plan(paths, data={"scaling": "shared"}), tmp_path / "run")
 
 
 def test_a_site_with_the_key_of_another_is_refused(tmp_path: Path) -> None:

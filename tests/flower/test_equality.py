@@ -16,7 +16,13 @@ from flower.sites import deployed, linked, same_values, simulated
 from support import bound, counting, federation, regression, same
 
 SMALL = (12, 5, 9)
-WRAPPED = (*(f"fedavg+{wrapper}" for wrapper in WRAPPERS), "pfedbred+ft+server_step", "mixed+cal", "mr_mtl+median+dp")
+WRAPPED = (
+    *(f"fedavg+{wrapper}" for wrapper in WRAPPERS),
+    "pfedbred+ft+server_step",
+    "mixed+cal",
+    "mr_mtl+median+ft",
+    "pfedme+dp",
+)
 
 
 def assert_equal(name: str, tmp_path: Path, **settings: Any) -> None:

@@ -36,6 +36,10 @@ def arrays(change: Callable[[Any], Any]) -> Callable[[Reply], Reply]:
     return lambda reply: reply._replace(arrays={path: change(values) for path, values in reply.arrays.items()})
 
 
+def array(name: str, change: Callable[[Any], Any]) -> Callable[[Reply], Reply]:
+    return lambda reply: reply._replace(arrays={**reply.arrays, name: change(reply.arrays[name])})
+
+
 def told(**fields: Any) -> Callable[[Reply], Reply]:
     return lambda reply: reply._replace(document={**reply.document, **fields})
 
@@ -47,6 +51,8 @@ FAULTS: dict[str, tuple[Callable[[Reply], Reply], str]] = {
     "dtype": (arrays(lambda v: v.astype(np.float16)), "is of the type float16 and should be float64"),
     "truncated": (lambda r: r._replace(arrays=dict(list(r.arrays.items())[1:])), "it lacks"),
     "empty": (lambda r: r._replace(arrays={}), "it lacks 'n' and 4 more"),
+    "negative": (array("n", lambda v: -v), "its 'n' does not fit its "),
+    "boasting": (array("n", lambda v: v * 1e9), "its 'n' does not fit its "),
     "more": (lambda r: r._replace(arrays={**r.arrays, "rows": np.ones(3)}), "1 fields that were not asked for"),
     "replayed": (told(round=0), "it is the answer to another round"),
     "gossip": (told(logs={"patient 4711": 1.0}), "it tells what was not asked for"),

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedprior.cli.federation import _told
 from fedprior.cli.main import app
 from fedprior.data.schema import Schema
 from fedprior.errors import FedpriorError
-from fedprior.flower.audit import MEANING, audited, meaning
+from fedprior.flower.audit import MEANING, audited, lines, meaning
 from fedprior.flower.place import Place, check_names, default_listen
 from fedprior.flower.serve import serve
 from fedprior.flower.small_counts import FEW
@@ -73,6 +74,46 @@ def test_an_audit_says_what_left_and_warns_of_few_rows(tmp_path: Path) -> None:
         audited(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("number", [False, True])
+def test_an_audit_tells_sums_for_scaling_from_a_methods_fields(number: bool, tmp_path: Path) -> None:
+    """Both have an `n`; and pFedFDA's `mean` is one of classes, that of shared scaling one of inputs."""
+    paths = tables(tmp_path, number=number)
+    method = {"name": "fedavg" if number else "pfedfda"}
+    given = plan(paths, method=method, rounds=1, data={"scaling": "shared"})
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    found = next(entry for entry in audited(tmp_path / "state") if entry["site"] == "bonn")
+    inputs = len(given.schema.inputs)
+    assert found["fields"]["scaling.mean"] == {"messages": 1, "bytes": 8 * inputs, "meaning": "mean of each input"}
+    assert found["fields"]["n"]["meaning"] == "number of training rows"
+    assert found["fields"]["n"]["bytes"] == 8
+    assert number or found["fields"]["mean"]["meaning"] == "mean features of each class"
+    sums = ["number and sum of the target's values", "sum of squares of the target around the mean of all sites"]
+    assert found["agreed"] == sorted(["numbers of rows", *(sums if number else [])])
+    told = "\n".join(lines([found], each=True))
+    assert told.count("agreement: whether the table fits, num") == 2, "in the list of fields, and as a message"
+    assert f", scaling.mean {8 * inputs} bytes" in told
+    assert told.count("  agreement: sum of squares of the target around") == number
+
+
+def test_a_line_that_was_cut_off_does_not_hide_the_others(tmp_path: Path) -> None:
+    """The power fails while a site writes down what it sends or how good it is; later lines are lines of their own."""
+    paths = tables(tmp_path)
+    given = plan(paths, rounds=1)
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")
+    folder = tmp_path / "state" / "trial" / "bonn"
+    for name in ("sent.jsonl", "scores.jsonl"):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content + content.splitlines()[-1][:30])
+    serve(nodes(paths, tmp_path / "state"), given, tmp_path / "run")  # again: it finishes, and writes the report
+    (found,) = [entry for entry in audited(tmp_path / "state") if entry["site"] == "bonn"]
+    assert [message["kind"] for message in found["messages"]] == ["check", "round", "round", "finish", "finish"]
+    assert "1 of its messages cannot be read" in found["warnings"][0]
+    assert json.loads((folder / "summary.json").read_text())["evaluations"]
+    (folder / "sent.jsonl").write_bytes(b"\xff\n{}\n[1]\n")
+    with pytest.raises(FedpriorError, match="has no message that can be read"):
+        audited(tmp_path / "state")
+
+
 def test_every_field_of_every_uplink_has_a_meaning() -> None:
     for name, method in METHODS.items():
         up = types_of(method)[3]
@@ -87,8 +128,15 @@ def test_a_status_tells_how_it_ended(tmp_path: Path) -> None:
     assert read_status(path) == {"state": "not started"}
     with reported(path) as observe:
         assert read_status(path)["state"] == "waiting for the sites"
+        observe({"kind": "waiting", "missing": ["bonn", "cologne"]})
+        assert _told(read_status(path)) == "waiting for the sites: bonn, cologne"
         observe({"kind": "round", "round": 3})
         assert (read_status(path)["state"], read_status(path)["round"]) == ("training", 3)
+        assert _told(read_status(path)) == "training, round 3"
+        observe({"kind": "finished", "sites": ["aachen"], "unfinished": ["bonn"]})
+    assert _told(read_status(path)) == "finished, round 3, but not at bonn"
+    with reported(path) as observe:
+        observe({"kind": "round", "round": 3})
     assert read_status(path)["state"] == "finished"
     with pytest.raises(FedpriorError), reported(path):
         raise FedpriorError("no node of bonn is online.")

@@ -209,6 +209,22 @@ def test_a_sites_page_says_what_is_planned_and_what_leaves(method: str, extras: 
     made = init(tmp_path / "study", SITES, schema(tables(tmp_path)), sections)
     page = " ".join((made.site("bonn") / "README.md").read_text().split())
     assert f'pip install "fedprior[{extras}]=={__version__}"' in page
-    assert f"{build(method).about.title} with 7 rounds. In each round your node sends: " in page
+    assert f"{build(method).about.title} with 7 rounds. Before the first round your node sends " in page
+    assert "In each round it sends: " in page
     assert sent in page
     assert "--min-class-rows 5" in page
+
+
+def test_a_sites_page_says_what_leaves_before_the_first_round(tmp_path: Path) -> None:
+    """Shared scaling and a numeric target need sums; without them a site tells its numbers of rows alone."""
+    sections = {"method": {"name": "fedavg"}, "rounds": 1, "data": {"name": "sites"}}
+    shared = {**sections, "data": {"name": "sites", "scaling": "shared"}}
+    pages = {}
+    for name, number, plan in (("plain", False, sections), ("shared", True, shared)):
+        (tmp_path / name).mkdir()
+        made = init(tmp_path / f"study-{name}", SITES, schema(tables(tmp_path / name, number=number)), plan)
+        pages[name] = " ".join((made.site("bonn") / "README.md").read_text().split())
+    first = "Before the first round your node sends whether the table fits; numbers of rows"
+    assert f"{first}. In each round" in pages["plain"]
+    assert f"{first}; number and sum of the target's values; sum of squares of the target" in pages["shared"]
+    assert "mean and spread of each input. In each round" in pages["shared"]

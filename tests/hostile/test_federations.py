@@ -77,18 +77,20 @@ def test_schemas(place: Path, content: bytes, ending: str) -> None:
 
 
 @DRAWN
+@example("audit", "trial/bonn/sent.jsonl", b'{"time":')
 @given(
     st.sampled_from(NEED["FOLDER"]),
-    st.sampled_from(["none", "file", "empty", "federation.toml", "site.toml", "audit.jsonl"]),
+    st.sampled_from(["none", "file", "empty", "federation.toml", "site.toml", "trial/bonn/sent.jsonl"]),
     st.binary(min_size=1, max_size=60) | st.text(min_size=1, max_size=60).map(str.encode),
 )
 def test_folders(place: Path, name: str, kind: str, content: bytes) -> None:
-    folder = place / f"given-{kind}"
+    folder = place / f"given-{Path(kind).name}"
     if kind == "file":
         folder.write_bytes(content)
     elif kind != "none":
         folder.mkdir(exist_ok=True)
     if "." in kind:
+        (folder / kind).parent.mkdir(parents=True, exist_ok=True)
         (folder / kind).write_bytes(content)
     if (name, kind) == ("audit", "empty"):
         return

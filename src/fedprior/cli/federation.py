@@ -226,4 +226,6 @@ def try_it(
 def _told(found: dict[str, Any]) -> str:
     where = f", round {found['round']}" if found.get("round") else ""
     why = f": {found['why']}" if found.get("why") else ""
-    return f"{found['state']}{where}{why}"
+    missing = f": {', '.join(found['missing'])}" if found.get("missing") else ""
+    without = f", but not at {', '.join(found['unfinished'])}" if found.get("unfinished") else ""
+    return f"{found['state']}{where}{why}{missing}{without}"

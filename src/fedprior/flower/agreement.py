@@ -122,3 +122,8 @@ def configured(sections: Mapping[str, Any]) -> Config:
     found = parse({**sections, "data": {**data, "name": NAME}, **ALWAYS})
     found.build_method()  # which refuses wrong names and options
     return found
+
+
+def adds_noise(sections: Mapping[str, Any]) -> bool:
+    """Whether the method, or one that it mixes, is private: `+dp`."""
+    return "+dp" in json.dumps(sections.get("method", {}))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprior.errors import FedpriorError
-from fedprior.flower.store import AGREEMENT, SENT
+from fedprior.flower.store import AGREEMENT, SENT, noted
 
 MEANING = {
     "base": "weights of the feature layers",
@@ -24,7 +24,6 @@ MEANING = {
     "mean": "mean features of each class",
     "means": "mean features of each class, after training",
     "message": "sums over the rows of the likelihood's derivatives",
-    "missing": "number of missing values of each input",
     "mu": "means of the weights",
     "n": "number of training rows",
     "phi": "weights of the feature layers",
@@ -45,12 +44,23 @@ MEANING = {
     "fedpac/variance": "spread of the features, one number",
     "mixed/mean": "mean of each input",
     "stack/rho": "share of each combination of the mixed methods",
+    "scaling.n": "number of known values of each input",
+    "scaling.mean": "mean of each input",
+    "scaling.square": "sum of squares of each input around its mean",
+    "scaling.missing": "number of missing values of each input",
 }
 """What a field of an uplink is, by the first part of its name; METHOD/FIELD where a method means something else."""
+AGREED = {
+    "problems": "which columns do not fit",
+    "sizes": "numbers of rows",
+    "labels": "number and sum of the target's values",
+    "square": "sum of squares of the target around the mean of all sites",
+}
+"""What a site tells at the agreement, beside whether its table fits and the sums for shared scaling."""
 
 
 def meaning(field: str, method: str) -> str:
-    """What a field tells, in the messages of a method; those of shared scaling have no method."""
+    """What a field tells, in the messages of a method; the sums for shared scaling begin with `scaling.`."""
     return MEANING.get(f"{method}/{field}") or MEANING.get(field, "a field of the method's uplink")
 
 
@@ -64,8 +74,7 @@ def audited(state: Path) -> list[dict[str, Any]]:
 
 def audited_site(folder: Path) -> dict[str, Any]:
     """What has left one site in one experiment, from the folder with its record."""
-    text = (folder / SENT).read_text(encoding="utf-8")
-    messages = [_message(json.loads(line)) for line in text.splitlines() if line.strip()]
+    messages, lost = _messages(folder / SENT)
     fields: dict[str, dict[str, Any]] = defaultdict(lambda: {"messages": 0, "bytes": 0})
     for message in messages:
         for name, size in message["fields"].items():
@@ -80,24 +89,41 @@ def audited_site(folder: Path) -> dict[str, Any]:
         "rounds": sorted({message["round"] for message in messages if message["fields"] and message["round"]}),
         "bytes": sum(field["bytes"] for field in fields.values()),
         "fields": dict(fields),
+        "agreed": sorted({told for message in messages for told in message["agreed"]}),
         "logs": sorted({name for message in messages for name in message["logs"]}),
         "metrics": any(message["metrics"] for message in messages),
         "messages": messages,
-        "warnings": [agreed["warning"]] if agreed["warning"] else [],
+        "warnings": [warning for warning in (agreed["warning"], lost) if warning],
     }
+
+
+def _messages(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """All messages that can be read, and a warning if there are lines that cannot."""
+    entries, lost = noted(path)
+    messages = []
+    for entry in entries:
+        try:
+            messages.append(_message(entry))
+        except (KeyError, TypeError, AttributeError):
+            lost += 1
+    if not messages:
+        raise FedpriorError(f"'{path}' has no message that can be read: it is damaged.")
+    return messages, f"{lost} of its messages cannot be read in '{path}', which is damaged" if lost else None
 
 
 def _message(entry: Mapping[str, Any]) -> dict[str, Any]:
     """One message: the round that it belongs to, and the bytes of each field."""
     sizes: dict[str, int] = defaultdict(int)
     for field in entry["fields"]:
-        sizes[field["name"].split("/")[0]] += field["bytes"]
+        name = field["name"].split("/")[0]
+        sizes[f"scaling.{name}" if entry["kind"] == "check" else name] += field["bytes"]
     told = entry["told"]
     return {
         "time": entry["time"],
         "kind": entry["kind"],
         "round": None if entry["round"] is None else entry["round"] + 1,
         "fields": dict(sizes),
+        "agreed": [text for name, text in AGREED.items() if name in told],
         "logs": told.get("logs", []),
         "metrics": told.get("scores", []),
         "refused": told.get("refused"),
@@ -122,6 +148,7 @@ def lines(found: list[dict[str, Any]], *, each: bool = False) -> list[str]:
             f"{entry['site']}, experiment {entry['experiment']}: {len(entry['messages'])} messages, "
             f"{f'rounds {rounds[0]} to {rounds[-1]}' if rounds else 'no round yet'}, {entry['bytes']:,} bytes of arrays"
         )
+        told.append(f"  at the agreement: {', '.join([FITS, *entry['agreed']])}")
         for name, field in entry["fields"].items():
             told.append(f"  {name}: {field['meaning']}; {field['messages']} messages, {field['bytes']:,} bytes")
         if entry["logs"]:
@@ -133,17 +160,18 @@ def lines(found: list[dict[str, Any]], *, each: bool = False) -> list[str]:
     return told
 
 
-AGREED = ("agreement", "whether the table fits, and numbers of rows")
-KINDS = {"check": AGREED, "spread": AGREED, "finish": ("the end", "that the model was written")}
+FITS = "whether the table fits"
+KINDS = {"check": ("agreement", FITS), "spread": ("agreement", ""), "finish": ("the end", "that the model was written")}
 
 
 def _line(message: Mapping[str, Any]) -> str:
     """One message in a line: when, for which round, and what."""
-    parts = [f"{name} {size:,} bytes" for name, size in message["fields"].items()]
-    parts += [f"numbers about training ({len(message['logs'])})"] if message["logs"] else []
-    trained = bool(parts)
-    parts += [f"metrics on {' and '.join(message['metrics'])} rows"] if message["metrics"] else []
-    parts += [f"refused: {message['refused']}"] if message["refused"] else []
+    fields = [f"{name} {size:,} bytes" for name, size in message["fields"].items()]
+    logs = [f"numbers about training ({len(message['logs'])})"] if message["logs"] else []
+    metrics = [f"metrics on {' and '.join(message['metrics'])} rows"] if message["metrics"] else []
+    refused = [f"refused: {message['refused']}"] if message["refused"] else []
     number = message["round"] or 1
-    where, what = KINDS.get(message["kind"]) or (f"round {number}" if trained else f"after round {number - 1}", "")
-    return f"{message['time']}  {where}: {', '.join(parts) or what}"
+    trained = f"round {number}" if fields or logs else f"after round {number - 1}"
+    where, what = KINDS.get(message["kind"], (trained, ""))
+    said = [what] if what and not refused else []
+    return f"{message['time']}  {where}: {', '.join([*said, *message['agreed'], *fields, *logs, *metrics, *refused])}"

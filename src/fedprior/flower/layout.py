@@ -12,10 +12,12 @@ import tomli_w
 
 from fedprior import __version__
 from fedprior.data.schema import Schema
+from fedprior.data.site_table import Reading
+from fedprior.data.target import Number
 from fedprior.errors import FedpriorError
 from fedprior.files import new_folder, write_bytes, write_text
-from fedprior.flower.agreement import configured
-from fedprior.flower.audit import meaning
+from fedprior.flower.agreement import adds_noise, configured
+from fedprior.flower.audit import AGREED, FITS, meaning
 from fedprior.flower.certificates import make_authority, make_site_key
 from fedprior.flower.place import SCHEMA, Place, default_listen
 from fedprior.flower.proxy import nginx
@@ -96,14 +98,27 @@ def _site(place: Place, site: str) -> None:
     write_text(folder / "README.md", instructions(place, site))
 
 
+def _agreed(place: Place) -> str:
+    """What a site tells before the first round."""
+    told = [FITS, AGREED["sizes"]]
+    if isinstance(place.plan.schema.target, Number):
+        told += [AGREED["labels"], AGREED["square"]]
+    if Reading.of(place.sections.get("data") or {}).scaling == "shared":
+        told.append("for shared scaling, number of known and missing values, mean and spread of each input")
+    return "; ".join(told)
+
+
 def instructions(place: Place, site: str) -> str:
     """One page for the people at a site."""
     config = configured(place.sections)
     method = config.build_method()
-    extras = "flower,privacy" if "+dp" in method.about.name else "flower"
+    extras = "flower,privacy" if adds_noise(place.sections) else "flower"
     fields = getattr(method.types[3], "_fields", ())
     sent = "; ".join(meaning(field, method.about.name.split("+")[0]) for field in fields) or "nothing"
-    plan = f"The plan is {method.about.title} with {config.rounds} rounds. In each round your node sends: {sent}."
+    plan = (
+        f"The plan is {method.about.title} with {config.rounds} rounds. Before the first round your node sends "
+        f"{_agreed(place)}. In each round it sends: {sent}."
+    )
     return f"""# {site}: how to take part
 
 You have been given this folder. It holds `site.key`, which identifies your site: keep it private, and ask for a new one

@@ -100,9 +100,19 @@ class Remote:
                 raise RejectedError("its metrics are not those that were asked for")
             if not order.report and reply.arrays:
                 raise RejectedError("it has an uplink that was not asked for")
-            return told, self.uplink.decode(reply.arrays, finite=True) if order.report else None
+            return told, self._uplink(order, reply) if order.report else None
         except RejectedError as error:
             raise RejectedError(f"its answer was rejected: {error}") from None
+
+    def _uplink(self, order: RoundOrder, reply: Reply) -> Any:
+        """What a site sent; it weighs no more than the training rows that were agreed on."""
+        up = self.uplink.decode(reply.arrays, finite=True)
+        data = self.context.federation
+        rows = int(data.train.size[data.clients.index(order.site)])
+        n = getattr(up, "n", None)
+        if n is not None and not bool(((n >= min(1, rows)) & (n <= rows)).all()):
+            raise RejectedError(f"its 'n' does not fit its {rows} training rows")
+        return up
 
     def close(self) -> None:
         """Sites wait for further messages by themselves."""

@@ -23,9 +23,9 @@ from fedprior.experiment import folder as folders
 from fedprior.experiment.journal import Observer
 from fedprior.experiment.placing import at_work
 from fedprior.experiment.result import Result
-from fedprior.flower.agreement import Agreement, configured
+from fedprior.flower.agreement import Agreement, adds_noise, configured
 from fedprior.flower.certificates import secret
-from fedprior.flower.codec import Layout
+from fedprior.flower.codec import Layout, RejectedError
 from fedprior.flower.orders import Link, Order, Reply, check_answers
 from fedprior.flower.refusal import reason
 from fedprior.flower.remote import remote
@@ -68,7 +68,7 @@ def serve(link: Link, plan: Plan, folder: Path, observe: Observer | None = None)
 
 def _hide_noise(plan: Plan, folder: Path) -> None:
     """Sites know the run's seed: the noise of `+dp` must depend on something that they do not know."""
-    if "+dp" in str(plan.config.get("method", {}).get("name", "")):
+    if adds_noise(plan.config):
         path = folder.with_name(f"{folder.name}.dp-secret")
         if not path.exists():
             secret(path, secrets.token_hex(32).encode())
@@ -141,7 +141,10 @@ def _scaler(plan: Plan, replies: Mapping[str, Reply]) -> Scaler | None:
     layout = Layout.of(dict, dict.fromkeys(Sums._fields, sample))
     sums = {}
     for site, reply in replies.items():
-        found = layout.decode(reply.arrays, finite=True)
+        try:
+            found = layout.decode(reply.arrays, finite=True)
+        except RejectedError as error:
+            raise FedpriorError(f"'{site}': its sums were rejected: {error}.") from None
         sums[site] = Sums(*(found[name].numpy() for name in Sums._fields))
     return Scaler.from_sums(Sums.of_all(sums), standardise=True, impute=reading.impute, truths=plan.schema.truths)
 
@@ -150,18 +153,18 @@ def _target(link: Link, asked: Mapping[str, Any], target: Target, replies: Mappi
     """Mean and deviation of a numeric target over all sites' training rows, from n, Σy and then Σ(y - mean)²."""
     if not isinstance(target, Number):
         return target
-    sums = [_numbers(reply.document.get("labels"), 2) for reply in replies.values()]
+    sums = [_numbers(site, reply.document.get("labels"), 2) for site, reply in replies.items()]
     n = int(sum(count for count, _ in sums))
     mean = sum(total for _, total in sums) / n
     orders = _orders(list(replies), {**asked, "kind": "spread", "mean": mean})
     found = check_answers(link.exchange(orders), list(replies), "the agreement")
-    square = sum(_numbers([found[site].document.get("square")], 1)[0] for site in replies) / n
+    square = sum(_numbers(site, [found[site].document.get("square")], 1)[0] for site in replies) / n
     return replace(target, mean=mean, deviation=square**0.5 or 1.0)
 
 
-def _numbers(found: Any, count: int) -> list[float]:
+def _numbers(site: str, found: Any, count: int) -> list[float]:
     if not isinstance(found, list) or len(found) != count or not all(isinstance(v, int | float) for v in found):
-        raise FedpriorError("a site's sums cannot be read: run the same version at both ends.")
+        raise FedpriorError(f"'{site}': its sums cannot be read: run the same version at both ends.")
     if not np.isfinite(found).all():
-        raise FedpriorError("a site's sums are not finite: check its table.")
+        raise FedpriorError(f"'{site}': its sums are not finite: check its table.")
     return [float(value) for value in found]

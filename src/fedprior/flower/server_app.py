@@ -11,6 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from fedprior.errors import FedpriorError
+from fedprior.experiment.journal import Observer
 from fedprior.flower.codec import RejectedError
 from fedprior.flower.orders import Order, Reply
 
@@ -80,14 +81,17 @@ class GridLink:
             time.sleep(1)
 
 
-def find_sites(grid: Grid, wanted: Sequence[str], patience: float) -> dict[str, int]:
-    """The sites' nodes by name, once all are there."""
-    end = time.monotonic() + patience
+def find_sites(grid: Grid, wanted: Sequence[str], patience: float, observe: Observer) -> dict[str, int]:
+    """The sites' nodes by name, once all are there; until then the observer is told who is not."""
+    end, told = time.monotonic() + patience, list[str]()
     while True:
         found = {node.name: node.node_id for node in grid.get_nodes() if node.name and node.status == "online"}
         missing = sorted(set(wanted) - found.keys())
         if not missing:
             return {site: found[site] for site in wanted}
+        if missing != told:
+            observe({"kind": "waiting", "missing": missing})
+            told = missing
         if time.monotonic() > end:
             raise FedpriorError(f"no node of {', '.join(missing)} is online after {patience:.0f} s: start it.")
         time.sleep(1)
@@ -102,5 +106,5 @@ def main(grid: Grid, context: Context) -> None:
 
     place = Place.read(Path(str(context.run_config["folder"])))
     with reported(place.status) as observe:
-        sites = find_sites(grid, place.plan.sites, place.patience)
+        sites = find_sites(grid, place.plan.sites, place.patience, observe)
         serve(GridLink(grid, sites, place.timeout), place.plan, place.run, observe)

@@ -24,6 +24,9 @@ def reported(path: Path) -> Iterator[Observer]:
     last: dict[str, Any] = {"round": 0}
 
     def observe(event: Event) -> None:
+        if event["kind"] == "waiting":
+            tell("waiting for the sites", missing=event["missing"])
+            return
         last.update(round=event.get("round", last["round"]), **{k: event[k] for k in ("unfinished",) if k in event})
         tell("training", **last)
 

@@ -7,7 +7,9 @@ the last one that the server counted, and the site goes back to it: whatever cam
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ from fedprior.flower.codec import Arrays, Layout, RejectedError, digest, encode
 from fedprior.flower.refusal import RefusedError
 from fedprior.names import file_names
 
+Notes = list[dict[str, Any]]
 Kind = Literal["state", "personal"]
 SENT, ERRORS, SCORES, AGREEMENT = "sent.jsonl", "errors.log", "scores.jsonl", "agreement.json"
 
@@ -72,17 +75,17 @@ class Store:
             raise RefusedError("changed", "the table is not the one that the experiment began with.")
 
     def note(self, name: str, line: str) -> None:
-        """Add a line to a log."""
+        """Add a line to a log, on a line of its own even if the one before was cut off."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with (self.folder / name).open("ab+") as file:
+            cut_off = file.tell() and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
+            file.write((b"\n" if cut_off else b"") + f"{line}\n".encode())
 
     def scores(self) -> dict[int, dict[str, Any]]:
-        """The site's metrics by round and split, as last evaluated."""
+        """The site's metrics by round and split, as last evaluated; what was cut off is evaluated again."""
         path = self.folder / SCORES
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines if line.strip()]
-        return {int(entry["round"]): entry["scores"] for entry in found}
+        found, _ = noted(path) if path.exists() else ([], 0)
+        return {entry["round"]: entry["scores"] for entry in found if entry.keys() == {"round", "scores"}}
 
     def _path(self, kind: Kind, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.safetensors"
@@ -96,3 +99,14 @@ class Store:
         if told.get("sha256") != digest(arrays):
             raise RefusedError("state", f"'{path}' is damaged: its checksum is wrong.")
         return arrays
+
+
+def noted(path: Path) -> tuple[Notes, int]:
+    """The documents in the lines of a log, and how many lines are none: a node may die while it writes one."""
+    found: Notes = []
+    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            document = json.loads(line)
+            found += [document] if isinstance(document, dict) else []
+    return found, len(lines) - len(found)
