@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from authors.clones import MissingError
-from authors.tasks import WORKS, Competitor, Numbers, Work
+from authors.released import Competitor, Numbers
+from authors.tasks import WORKS, Work
 from fedprior.engine import Engine
 
 OURS = {1: "fedprior, 1 worker", 2: "fedprior, 2 workers"}

@@ -38,7 +38,7 @@ def test_counts() -> None:
     found = arrays(x_train=arrays()["x_train"][:5], y_train=arrays()["y_train"][:5])
     assert "5 train, 4 test examples, where there are 6 train, 4 test" in refusal(found)
     whole = {"x": arrays()["x_train"], "y": arrays()["y_train"]}
-    assert "6 all examples, where there are 6 train, 4 test" in refusal(whole)
+    assert "(6 examples, where there are 6 train, 4 test)" in refusal(whole)
 
 
 def test_types() -> None:

@@ -72,7 +72,7 @@ def _groups(record: Record, column: NDArray[Any]) -> None:
 
 
 def _listed(counts: Any) -> str:
-    return ", ".join(f"{n} {name}" for name, n in counts.items())
+    return ", ".join(str(n) if name == "all" else f"{n} {name}" for name, n in counts.items())
 
 
 def _note(record: Record, arrays: Arrays) -> str:
