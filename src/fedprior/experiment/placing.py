@@ -27,8 +27,8 @@ def claim(folder: Path) -> None:
         raise FedpriorError(f"'{folder}' is {what}: choose a folder for the output.")
     if folder.is_dir() and set(folder.iterdir()) - {*_begun(folder), folder / INNER_LOCK}:
         raise FedpriorError(
-            f"the output folder '{folder}' is already in use: choose another, or continue the run that it holds with "
-            f"`fedprior resume {quote(str(folder))}`."
+            f"the output folder '{folder}' is already in use: choose another, or, if it holds a run, continue "
+            f"that with `fedprior resume {quote(str(folder))}`."
         )
 
 
