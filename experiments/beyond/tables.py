@@ -111,21 +111,26 @@ def outcome(gap: float, error: float, metric: str) -> str:
 
 
 def claims(found: dict[str, Any]) -> list[str]:
-    """Every comparison that the protocol names."""
+    """Every comparison that the protocol names, of rows that were run in at least two federations."""
     lines = []
     for title, row, others, metrics, where in CLAIMS:
         names = [n for n in found if (n in TABLES if where == "tables" else PLACES[n].group == where)]
-        lines += [f"\n**Claim {title}**\n", f"| {row} minus | {' | '.join(metrics)} | federations |"]
-        lines.append("|" + "---|" * (len(metrics) + 2))
+        body = []
         for other in others:
             gaps = {metric: difference(found, names, row, other, metric) for metric in metrics}
             told = [f"{g:+.4f} ± {e:.4f} {outcome(g, e, m)}" for m, (g, e, _) in gaps.items()]
-            lines.append(f"| {other} | {' | '.join(told)} | {next(iter(gaps.values()))[2]} |")
+            count = next(iter(gaps.values()))[2]
+            if count > 1:
+                body.append(f"| {other} | {' | '.join(told)} | {count} |")
+        if body:
+            lines += [f"\n**Claim {title}**\n", f"| {row} minus | {' | '.join(metrics)} | federations |"]
+            lines += ["|" + "---|" * (len(metrics) + 2), *body]
     return lines
 
 
 def by_federation(found: dict[str, Any], rows: list[str], metric: str) -> list[str]:
     """One line per federation."""
+    rows = [row for row in rows if over(found, list(found), row, metric)]
     lines = [f"| {metric} | {' | '.join(rows)} |", "|" + "---|" * (len(rows) + 1)]
     for name, seeds in found.items():
         means = [over(found, [name], row, metric).get(name) for row in rows]
@@ -137,6 +142,8 @@ def by_federation(found: dict[str, Any], rows: list[str], metric: str) -> list[s
 def defaults(found: dict[str, Any]) -> list[str]:
     """Validation NLL over the design federations, by which defaults are chosen: rows that saw validation are marked."""
     names = [name for name in found if PLACES[name].group == "design"]
+    if not names:
+        return []
     seen = {row: over(found, names, row, "validation") for row in ROWS}
     whole = {row: float(np.mean(list(means.values()))) for row, means in seen.items() if len(means) == len(names)}
     lines = ["| row | validation NLL | weights chosen on these rows |", "|---|---|---|"]
