@@ -42,3 +42,17 @@ def test_a_tutorial_runs_as_a_notebook(path: Path) -> None:
 def test_a_cell_that_fails_is_seen(tmp_path: Path) -> None:
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         run(jupytext.reads("# %%\n1 / 0\n", fmt="py:percent"), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cell_shows_how_far_its_runs_are(tmp_path: Path) -> None:
+    """In a real kernel, the line is an output of the cell, with its last text."""
+    cells = """# %%
+import fedprior
+data = fedprior.data.load("synthetic", clients=3, samples=60)
+# %%
+run = fedprior.run(fedprior.methods.build("fedmap"), data, rounds=2, workers=1)
+"""
+    done = run(jupytext.reads(cells, fmt="py:percent"), tmp_path)
+    [line] = done.cells[1].outputs
+    assert line["data"]["text/plain"].startswith("fedmap: round 2 of 2, validation NLL ")

@@ -12,12 +12,13 @@ from fedprior.data.federation import Federation
 from fedprior.engine import AnyMethod
 from fedprior.errors import FedpriorError, shown
 from fedprior.experiment import folder as folders
-from fedprior.experiment import repeated
+from fedprior.experiment import notebook, repeated
 from fedprior.experiment.assessment import Assessment
 from fedprior.experiment.comparison import Comparison
 from fedprior.experiment.config import Model, Settings, Setup
 from fedprior.experiment.joining import join
 from fedprior.experiment.journal import Observer
+from fedprior.experiment.notebook import Observers
 from fedprior.experiment.participation import Participation
 from fedprior.experiment.placing import at_work
 from fedprior.experiment.prior import load_prior
@@ -43,9 +44,6 @@ __all__ = [
     "resume",
     "run",
 ]
-
-Observers = Callable[[str, int], Observer | None]
-"""Called with a method's name and number of rounds for each run that has rounds left; returns its observer."""
 
 BESIDE = ("local", "fedavg_ft")
 """Baselines that every comparison includes by default."""
@@ -97,7 +95,7 @@ def run(
         reference = None
         if method.about.name != "local":  # with the same training, in a folder within the run's
             local = Setup.of(build("local", train=setup.method.train), setup.federation, model, setup.settings)
-    folder, observers = _place(out), observers or (lambda name, rounds: observe)
+    folder, observers = _place(out), observers or notebook.observers(observe)
     runs = {".": setup} | ({} if local is None else {"local": local})
     with _at_work(folder, runs, lambda place: folders.begin(setup, place, local)):
         if local is not None:
@@ -151,7 +149,7 @@ def compare(
     ordered = sorted(chosen, key=lambda name: BESIDE.index(name) if name in BESIDE else len(BESIDE))
     setups = {name: Setup.of(chosen[name], federation, model, checked) for name in ordered}
     with _at_work(folder, setups, lambda place: folders.begin_comparison(setups, place)):
-        return _carry_out(setups, folder, observers or (lambda name, rounds: observe))
+        return _carry_out(setups, folder, observers or notebook.observers(observe))
 
 
 def resume(
@@ -171,7 +169,7 @@ def resume(
     Raises:
         FedpriorError: If the folder holds no run, or one whose data came from Python.
     """
-    place, observers = _place(folder), observers or (lambda name, rounds: observe)
+    place, observers = _place(folder), observers or notebook.observers(observe)
     if place is None:
         raise FedpriorError("there is no folder to resume: give the output folder of a run or a comparison.")
     if (place / repeated.FILE).exists():

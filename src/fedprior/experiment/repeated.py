@@ -20,6 +20,7 @@ from fedprior.data.frames import from_frame
 from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError, shown
 from fedprior.experiment import config as configs
+from fedprior.experiment import notebook
 from fedprior.experiment.assessment import LOCAL, Assessment
 from fedprior.experiment.comparison import Comparison
 from fedprior.experiment.config import CUSTOM, Config, Section
@@ -96,6 +97,7 @@ def assess(
         >>> list(found.verdict.sites), found.best in ("local", "fedavg_ft", "fedmap")
         (['a', 'b'], True)
     """
+    observers = observers or notebook.observers()
     chosen = {name: {} for name in methods} if isinstance(methods, list | tuple) else dict(methods or {})
     sections: Section = {"methods": chosen, "model": model or {}, "train": train or {}, **settings}
     if isinstance(data, pd.DataFrame):

@@ -14,9 +14,9 @@ import torch
 from fedprior import tree
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError
-from fedprior.experiment import Observers
 from fedprior.experiment.folder import COMPLETE, begin, carry_out
 from fedprior.experiment.journal import Journal
+from fedprior.experiment.notebook import Observers
 from fedprior.experiment.placing import at_work
 from fedprior.experiment.seal import JOURNALS, check
 from fedprior.papers import figures, provenance

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedprior.errors import FedpriorError
-from fedprior.experiment import Observers
 from fedprior.experiment.config import Section
 from fedprior.experiment.journal import jsonable
+from fedprior.experiment.notebook import Observers
 from fedprior.files import write_text
 from fedprior.papers.definition import Table
 from fedprior.papers.outcome import LESS, Kind
