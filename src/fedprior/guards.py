@@ -24,7 +24,7 @@ from fedprior.explanation import Explanation
 from fedprior.protocol import About, AnyMethod, Logs, Types
 from fedprior.rng import Key, Keys
 from fedprior.tree import Params
-from fedprior.wrapping import Wrapper
+from fedprior.wrapping import Wrapper, layers
 
 SECRET = "FEDPRIOR_DP_SECRET"
 """The environment variable with what the noise depends on beside the run's seed, which sites know."""
@@ -172,15 +172,6 @@ class Krum(Screened):
         return delta[int(nearest.sum(1).argmin())].expand_as(delta)
 
 
-def _guard(method: AnyMethod) -> str | None:
-    """The name of the guard that a method has, if it has one."""
-    while isinstance(method, Wrapper):
-        if isinstance(method, Screened):
-            return method.about.name.rpartition("+")[2]
-        method = method.inner
-    return None
-
-
 class Noisy(NamedTuple):
     """A server that adds noise: the weights, and what its draws are keyed by."""
 
@@ -193,11 +184,11 @@ class Noisy(NamedTuple):
 class Private(Wrapper):
     """DP: client-level differential privacy of the shared weights (McMahan et al., ICLR 2018).
 
-    Every client bounds its change, ‖Δ_k‖ ≤ C, and counts as one; the server adds N(0, (z C / R)²) to the mean of R, and
-    the method's own server step sees nothing but that noisy mean, so ε holds whatever the step does with it. So the
-    prior hardly tells whether a client's change was Δ_k or 0. The server is trusted with single changes. Personal
-    models, logs and metrics are not covered. The noise follows from the run's seed and from a secret of the server
-    (`FEDPRIOR_DP_SECRET`, which a real federation draws by itself): whoever knows both can subtract it.
+    Every client bounds its change, ‖Δ_k‖ ≤ C, and counts as one; the server's step sees only the mean of R with noise
+    N(0, (z C / R)²), so that the prior, whatever the step, hardly tells whether a client's change was Δ_k or 0. The
+    server is trusted with single changes. Personal models, logs and metrics are not covered. The noise follows from the
+    run's seed and a secret of the server (`FEDPRIOR_DP_SECRET`, which a real federation draws): whoever knows both can
+    subtract it.
     """
 
     inner: AnyMethod
@@ -206,10 +197,10 @@ class Private(Wrapper):
 
     def __post_init__(self) -> None:
         _needs_mean(self.inner, "dp", MEANS)
-        if (guard := _guard(self.inner)) is not None:
+        if any(isinstance(layer, Screened) for layer in layers(self.inner)):
+            name = self.inner.about.name
             raise FedpriorError(
-                f"'{self.inner.about.name}+dp' is not possible: ε is that of a noisy mean, in which '+{guard}' has "
-                "no single change left to compare: leave one of the two out."
+                f"'{name}+dp' is not possible: ε is that of a mean, not of a guard: choose one of the two."
             )
         if find_spec("dp_accounting") is None:
             raise FedpriorError("'+dp' needs an accountant of privacy: install fedprior[privacy].")
@@ -241,15 +232,13 @@ class Private(Wrapper):
     def local_update(self, client: Any, down: Any, data: ClientData, keys: Keys) -> tuple[Any, Any, Logs]:
         """The inner method's, with a change that is bounded where the data are; every client counts as one."""
         client, up, logs = self.inner.local_update(client, down, data, keys)
-        sent = up._fields[0]
-        delta = bounded(changes(getattr(up, sent), down.w), self.bound)
-        own = changed(getattr(up, sent), down.w, delta)
+        sent, values = up._fields[0], up[0]
+        own = changed(values, down.w, bounded(changes(values, down.w), self.bound))
         return client, up._replace(**{sent: own, "n": torch.ones_like(up.n)}), logs
 
     def aggregate(self, server: Noisy, ups: Any, ids: Tensor) -> Noisy:
         """The inner method's step, of the mean change with noise in place of every client's."""
-        sent, count = ups._fields[0], len(ups.n)
-        values = getattr(ups, sent)
+        sent, values, count = ups._fields[0], ups[0], len(ups.n)
         delta = changes(values, server.w)
         noisy = delta.mean(0) + self.noise * self.bound / count * self._draw(server, values)
         same = changed(values, server.w, noisy.expand_as(delta))
@@ -258,12 +247,10 @@ class Private(Wrapper):
 
     def _draw(self, server: Noisy, values: Params) -> Tensor:
         """Standard normal numbers of this round, [D] in the order of `changes`."""
-        key = Key(int(server.seed)).fold("noise", int(server.round))
-        draws = [
-            torch.randn(leaf.shape[1:], generator=key.fold(name).generator(), dtype=torch.float64).flatten()
-            for name, leaf in sorted(values.items())
-        ]
-        return torch.cat(draws)
+        key, leaves = Key(int(server.seed)).fold("noise", int(server.round)), sorted(values.items())
+        return torch.cat(
+            [torch.randn(v[0].numel(), generator=key.fold(k).generator(), dtype=torch.float64) for k, v in leaves]
+        )
 
     def personalise(self, client: Any, down: Any, data: ClientData, keys: Keys) -> Any:
         """The inner method's."""
@@ -302,9 +289,8 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
 
 def spent(method: Any, rounds: int) -> dict[str, Any] | None:
     """What `rounds` of a private method reveal of a client; None without a promise."""
-    while isinstance(method, Wrapper):
-        if isinstance(method, Private):
-            found = {f"{delta:g}": epsilon(method.noise, rounds, delta) for delta in DELTAS}
+    for layer in layers(method):
+        if isinstance(layer, Private):
+            found = {f"{delta:g}": epsilon(layer.noise, rounds, delta) for delta in DELTAS}
             return {"covers": "the shared weights, client by client", "epsilon_at_delta": found}
-        method = method.inner
     return None

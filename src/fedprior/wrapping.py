@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -83,3 +84,10 @@ class Wrapper(AnyMethod):
     def predict_global(self, server: Any, x: Tensor) -> Tensor | None:
         """The inner method's."""
         return self.inner.predict_global(server, x)
+
+
+def layers(method: Any) -> Iterator[Wrapper]:
+    """All wrappers of a method, from the outermost."""
+    while isinstance(method, Wrapper):
+        yield method
+        method = method.inner
