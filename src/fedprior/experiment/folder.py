@@ -22,9 +22,10 @@ from fedprior.experiment.checkpoint import check_run
 from fedprior.experiment.config import CUSTOM, Config, Setup
 from fedprior.experiment.identity import flat, identity, refuse_another
 from fedprior.experiment.journal import Observer
+from fedprior.experiment.loaded import load_result
 from fedprior.experiment.loop import execute
 from fedprior.experiment.placing import claim, place
-from fedprior.experiment.result import Result, load_result
+from fedprior.experiment.result import Result
 from fedprior.experiment.track import Track
 from fedprior.files import write_text
 
