@@ -126,7 +126,10 @@ def compared(folder: Path) -> list[str] | None:
 def configuration(folder: Path) -> Config:
     """The configuration of the run in a folder."""
     if not (folder / RUN).exists():
-        raise FedpriorError(f"'{folder}' holds no run to resume: it has no {RUN}.")
+        raise FedpriorError(
+            f"'{folder}' holds no run to resume (it has no {RUN}): give the output folder of `fedprior run` or "
+            "`fedprior compare`."
+        )
     found = configs.parse({}, file=folder / RUN)
     if found.data["name"] not in DATASETS or found.model.get("name") == CUSTOM:
         raise FedpriorError(
