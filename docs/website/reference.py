@@ -189,14 +189,17 @@ def _parameters(command: Any) -> str:
     for given in command.params:
         if given.name == "help" or getattr(given, "hidden", False):
             continue
-        spelled = (
-            ", ".join((*given.opts, *given.secondary_opts))
-            if given.param_type_name == "option"
-            else given.metavar or given.name.upper()
-        )
+        words = (*given.opts, *given.secondary_opts)
+        named = words if given.param_type_name == "option" else (given.metavar or given.name.upper(),)
         plain = given.default is None or given.default is False or given.default == [] or callable(given.default)
-        default = "" if plain else f"`{given.default}`"
-        needed = "required" if given.required else default
-        lines.append(f"| `{spelled}` | {needed} | {html.escape(given.help or '', quote=False)} |")
-    head = ["| argument | default | meaning |", "|---|---|---|"]
-    return "\n".join([*head, *(line.replace("\n", " ") for line in lines)]) if lines else ""
+        default = "" if plain else f" (default: `{_spelled(given)}`)"
+        meaning = html.escape(given.help or "", quote=False) + (" (required)" if given.required else default)
+        lines.append(f"| {', '.join(f'`{name}`' for name in named)} | {meaning} |".replace("\n", " "))
+    return "\n".join(["| argument | meaning |", "|---|---|", *lines]) if lines else ""
+
+
+def _spelled(given: Any) -> Any:
+    """A default as one would type it."""
+    if given.default is True:
+        return given.opts[0]
+    return getattr(given.default, "value", given.default)
