@@ -7,13 +7,17 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedprior import methods
 from fedprior.bayes.mixing import Family
+from fedprior.methods._averaging import Averaged, Averaging
+from fedprior.methods._envelope import Envelope
+from fedprior.methods._split import Split
 from fedprior.papers.definition import read
-from fedprior.protocol import METHODS
+from fedprior.protocol import METHODS, Method
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,6 +53,13 @@ def test_equations_stand_beside_functions_that_exist(page: str) -> None:
     functions = [function for row in rows for function in re.findall(r"`([^`]+)`", row)]
     assert len(rows) >= 3
     assert [function for function in functions if not named(function)] == []
+
+
+@pytest.mark.parametrize("skeleton", [Averaging, Averaged, Split, Envelope, Method])
+def test_the_page_on_methods_names_the_functions_that_one_must_write(skeleton: Any) -> None:
+    page = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+    (told,) = re.findall(rf"^\|[^|]*\| `{skeleton.__name__}` [^|]*\| (.*) \|$", page, re.MULTILINE)
+    assert set(re.findall("`(.*?)`", told)) == skeleton.__abstractmethods__
 
 
 def test_every_experiment_is_listed_with_its_question() -> None:

@@ -15,15 +15,29 @@ from typing import Any
 import pytest
 
 import fedprior
+from fedprior.data.partition import PARTITIONS
+from fedprior.data.registry import DATASETS
 from fedprior.protocol import Method
 from website.reference import PYTHON
 
 MODULES = (
     *("fedprior.experiment", "fedprior.experiment.repeated", "fedprior.training", "fedprior.estimators"),
     *("fedprior.data.datasets", "fedprior.data.frames", "fedprior.data.federation"),
+    *("fedprior.data.registry", "fedprior.data.partition.view", "fedprior.experiment.joining"),
 )
 
 
+@pytest.fixture
+def _registries() -> Iterator[None]:
+    """What an example registers is forgotten after it."""
+    kept = [(known, dict(known)) for known in (DATASETS, PARTITIONS)]
+    yield
+    for known, before in kept:
+        known.clear()
+        known.update(before)
+
+
+@pytest.mark.usefixtures("_registries")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_show_what_they_say(name: str) -> None:
     failed, _ = doctest.testmod(import_module(name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
@@ -51,6 +65,26 @@ def test_public_functions_say_what_they_take_return_and_refuse(name: str) -> Non
     assert missing == []
     assert "Returns:" in text
     assert "Raises:" in text
+
+
+HANDED_OUT = (
+    *(fedprior.Result, fedprior.Comparison, fedprior.Assessment, fedprior.PersonalModel),
+    *(fedprior.FederatedClassifier, fedprior.FederatedRegressor),
+)
+"""What users hold in their hands: each of its methods has a section for arguments and one for what it returns."""
+
+
+@pytest.mark.parametrize("owner", HANDED_OUT, ids=lambda owner: owner.__name__)
+def test_methods_of_results_say_what_they_take_and_return(owner: type) -> None:
+    silent = []
+    for name, function in inspect.getmembers(owner, inspect.isfunction):
+        if name.startswith("_") or not function.__module__.startswith("fedprior"):
+            continue
+        text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+        taken = [p for p in signature.parameters if p != "self"]
+        silent += [f"{name}: {p}" for p in taken if f"    {p}: " not in text]
+        silent += [name] * (bool(taken) and signature.return_annotation != "None" and "Returns:" not in text)
+    assert silent == []
 
 
 def test_every_function_of_the_contract_is_described() -> None:
@@ -87,3 +121,9 @@ def test_every_argument_in_the_reference_is_described() -> None:
         if argument not in ("self", "cls") and not re.search(rf"\b{argument}\b", inspect.getdoc(function) or "")
     ]
     assert silent == []
+
+
+def test_what_is_returned_is_a_sentence_without_a_type() -> None:
+    """The reference would show words before a colon in code, as the type; that stands in the signature."""
+    returned = {name: re.search(r"Returns:\n(.*)", inspect.getdoc(function) or "") for name, function in public()}
+    assert [name for name, line in returned.items() if line and ": " in re.sub("`.*?`", "", line[1])] == []

@@ -17,7 +17,7 @@ from fedprior.models import MODELS
 from fedprior.protocol import METHODS
 from fedprior.report.options import options
 from fedprior.training import Train
-from website import reference
+from website import hooks, reference
 from website.pages import ROOT, places, relinked
 
 THINGS: dict[str, Any] = {
@@ -76,6 +76,24 @@ def test_the_navigation_names_pages_that_exist() -> None:
     known = {*places().values(), *reference.pages(), "reproduced/index.md"}
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     assert [page for page in re.findall(r"\S+\.md", nav) if page not in known and "*" not in page] == []
+
+
+def test_help_keeps_what_looks_like_a_tag_and_shows_examples_as_code() -> None:
+    page = reference.pages()["reference/commands.md"]
+    assert "models/&lt;client&gt;.safetensors" in page
+    assert "```sh\nfedprior doctor\n```" in page
+    assert "&amp;" not in page
+    assert [line for line in page.splitlines() if line.startswith(("Example", "    "))] == []
+
+
+def test_the_estimators_are_shown_with_fit() -> None:
+    assert reference.pages()["reference/estimators.md"].count("inherited_members: [fit]") == 2
+
+
+def test_formulas_have_letters_and_relations_that_browsers_know() -> None:
+    """θ ~ N, as the converter writes it: the tilde as a variable, the letter in a variant that is not drawn."""
+    made = '<mi>&#x003B8;</mi><mi>&#x0007E;</mi><mi mathvariant="script">N</mi>'
+    assert hooks.refined(made) == "<mi>&#x003B8;</mi><mo>&#x0223C;</mo><mi>&#x1D4A9;</mi>"
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -86,7 +86,7 @@ alt.Chart(confidence[["round", "client", "examples", "tau"]]).mark_line().encode
 # ## ω: how probable a site's estimate is
 #
 # FedMAP weights a site by exp(-loss - distance to the prior). With the mean loss per example, which is the default, the
-# weights are almost equal; with the sum over all examples (`omega="sum"`, the letter of the paper's equation), they are
+# weights are almost equal; with the sum over all examples (`omega="sum"`, as the paper's equation is printed), they are
 # not: almost all of the weight goes to the smallest site, whose sum has the fewest terms.
 
 

@@ -11,8 +11,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
-
 SHIM = "https://unpkg.com/iframe-worker/shim"
 FORMULA = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>',
@@ -20,11 +18,12 @@ FORMULA = re.compile(
 )
 
 SPACING = (
-    (r"<mo>&#x0007E;</mo>", "<mo>&#x0223C;</mo>"),  # a relation, not an accent
+    (r"<m([io])>&#x0007E;</m\1>", "<mo>&#x0223C;</mo>"),  # a relation, not an accent or a variable
+    (r'<mi mathvariant="script">N</mi>', "<mi>&#x1D4A9;</mi>"),  # browsers know no other variant than "normal"
     (r"<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>'),  # both bars of a norm have one height
     (r"<mi>(log|exp)</mi>(?!<mo stretchy)", r'<mi>\1</mi><mspace width="0.167em" />'),
 )
-"""What browsers set too tightly or too high in the MathML that is made."""
+"""What browsers set too tightly, too high or in the wrong letters, in the MathML that is made."""
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -68,11 +67,23 @@ def _expanded(items: list[Any], folder: Path) -> list[Any]:
     return found
 
 
+def refined(made: str) -> str:
+    """MathML as browsers show it well."""
+    for given, better in SPACING:
+        made = re.sub(given, better, made)
+    return made
+
+
 def _formula(match: re.Match[str]) -> str:
+    from latex2mathml.converter import convert  # an extra that the tests of this file do without
+
     shown = "block" if match[2] == "[" else "inline"
     made = convert(html.unescape(match[3]).strip(), display=shown)
     if "\\" in made:
         raise SystemExit(f"a command in this formula is not known: {match[3].strip()}")
-    for given, better in SPACING:
-        made = re.sub(given, better, made)
+    made = refined(made)
+    if odd := re.search(r'mathvariant="(?!normal")', made):
+        raise SystemExit(
+            f"browsers do not know the letters of this formula: {match[3].strip()} ({made[odd.start() :][:30]})"
+        )
     return f'<div class="formula">{made}</div>' if shown == "block" else made

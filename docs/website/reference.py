@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +41,14 @@ PYTHON: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "estimators": ("scikit-learn estimators", ["fedprior.FederatedClassifier", "fedprior.FederatedRegressor"]),
+    "extensions": (
+        "Data sets and partitions of your own",
+        [
+            *("fedprior.data.registry.register_dataset", "fedprior.data.table.Table"),
+            *("fedprior.data.partition.register_partition", "fedprior.data.partition.View"),
+            *("fedprior.data.partition.Parts", "fedprior.data.partition.Partitioner"),
+        ],
+    ),
     "method": (
         "Writing a method",
         [
@@ -57,6 +67,9 @@ PYTHON: dict[str, tuple[str, list[str]]] = {
     "errors": ("Errors", ["fedprior.errors"]),
 }
 """Pages of the Python reference: title, and what mkdocstrings shows there."""
+INHERITED = dict.fromkeys(PYTHON["estimators"][1], "\n    options:\n      inherited_members: [fit]")
+"""What is shown although it is a base class that defines it."""
+EXAMPLE = re.compile(r"^(?:Example: |    )(fedprior .*)$", re.MULTILINE)
 
 
 def pages() -> dict[str, str]:
@@ -88,7 +101,7 @@ MODELS_INTRO = (
 
 
 def _python(title: str, names: list[str]) -> str:
-    return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)]) + "\n"
+    return "\n\n".join([f"# {title}", *(f"::: {name}{INHERITED.get(name, '')}" for name in names)]) + "\n"
 
 
 def _named(title: str, things: Any, kind: str, intro: str) -> str:
@@ -153,8 +166,14 @@ def _settings() -> str:
 def _commands() -> str:
     parts = ["# Commands", "What `fedprior COMMAND --help` prints."]
     for path, command in _walk("fedprior", typer.main.get_command(app)):
-        parts += [f"## `{path}`", command.help or "", _parameters(command)]
+        parts += [f"## `{path}`", _help(command.help or ""), _parameters(command)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _help(text: str) -> str:
+    """The help of a command as Markdown, its examples in one block where they follow each other."""
+    shown = EXAMPLE.sub(r"```sh\n\1\n```", html.escape(text, quote=False))
+    return shown.replace("\n```\n\n```sh\n", "\n").replace("\n```\n```sh\n", "\n")
 
 
 def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -170,12 +189,17 @@ def _parameters(command: Any) -> str:
     for given in command.params:
         if given.name == "help" or getattr(given, "hidden", False):
             continue
-        spelled = (
-            ", ".join((*given.opts, *given.secondary_opts)) if given.param_type_name == "option" else given.name.upper()
-        )
+        words = (*given.opts, *given.secondary_opts)
+        named = words if given.param_type_name == "option" else (given.metavar or given.name.upper(),)
         plain = given.default is None or given.default is False or given.default == [] or callable(given.default)
-        default = "" if plain else f"`{given.default}`"
-        needed = "required" if given.required else default
-        lines.append(f"| `{spelled}` | {needed} | {given.help or ''} |")
-    head = ["| argument | default | meaning |", "|---|---|---|"]
-    return "\n".join([*head, *(line.replace("\n", " ") for line in lines)]) if lines else ""
+        default = "" if plain else f" (default: `{_spelled(given)}`)"
+        meaning = html.escape(given.help or "", quote=False) + (" (required)" if given.required else default)
+        lines.append(f"| {', '.join(f'`{name}`' for name in named)} | {meaning} |".replace("\n", " "))
+    return "\n".join(["| argument | meaning |", "|---|---|", *lines]) if lines else ""
+
+
+def _spelled(given: Any) -> Any:
+    """A default as one would type it."""
+    if given.default is True:
+        return given.opts[0]
+    return getattr(given.default, "value", given.default)

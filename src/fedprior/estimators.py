@@ -272,11 +272,28 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     _kind = "classes"
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities [n, classes] of the rows of `X`, in the order of `classes_`."""
+        """The probability of every class, by the model of each row's site.
+
+        Args:
+            X: A table or an array with the inputs of `fit`, and with the site column if there was one.
+
+        Returns:
+            [n, classes], in the order of `classes_`.
+
+        Raises:
+            InputError: If a column is missing, or a site was not in `fit` and `new_sites` is "refuse".
+        """
         return self._distributions(X)[:, self._order]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of every row of `X`, [n]."""
+        """The most probable class of every row.
+
+        Args:
+            X: As in `predict_proba`.
+
+        Returns:
+            Classes [n], as they were given to `fit`.
+        """
         found = self.predict_proba(X)
         return np.asarray(self.classes_[found.argmax(1)])
 
@@ -311,7 +328,18 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     _kind = "number"
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean for every row of `X`, [n]; with `return_std`, also the standard deviation, [n]."""
+        """The predicted number for every row, by the model of its site.
+
+        Args:
+            X: A table or an array with the inputs of `fit`, and with the site column if there was one.
+            return_std: Whether to return the standard deviation of the prediction too.
+
+        Returns:
+            Means [n]; with `return_std`, means [n] and standard deviations [n].
+
+        Raises:
+            InputError: If a column is missing, or a site was not in `fit` and `new_sites` is "refuse".
+        """
         found = self._distributions(X)
         return (found[:, 0], found[:, 1]) if return_std else found[:, 0]
 

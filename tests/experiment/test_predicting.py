@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,14 @@ def test_a_gap_is_flagged_where_training_had_none(tmp_path: Path) -> None:
     frame = patients(2).astype({"smoker": object})
     frame.loc[1, "smoker"] = None
     assert predictions(find_model(folder, "a")[0], frame)["unlike_training"].tolist() == ["", "smoker: missing"]
+
+
+def test_an_unfinished_run_names_the_command_that_continues_it(classes: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(classes / "config.toml", begun)
+    with pytest.raises(FedpriorError, match=re.escape(f"continue it with `fedprior resume {begun}`")):
+        find_model(begun, "a")
 
 
 def test_where_models_are_found(classes: Path, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from fedprior.data.target import Classes
 from fedprior.errors import FedpriorError
 from fedprior.experiment.config import Settings
 from fedprior.experiment.journal import jsonable
+from fedprior.experiment.loaded import load_result
 from fedprior.experiment.loop import execute
-from fedprior.experiment.result import Result, load_model, load_result
+from fedprior.experiment.result import Result, load_model
 from fedprior.files import pack
 from fedprior.metrics import metrics_of
 from support import CLASSES, FEATURES, bound, federation, same
@@ -109,6 +110,12 @@ def test_no_gain_without_a_reference(local: Result) -> None:
 def test_an_unknown_client_names_the_nearest(ask: Any, result: Result) -> None:
     with pytest.raises(FedpriorError, match=r"unknown client 'site6': did you mean 'site-6'\?"):
         ask(result, "site6")
+
+
+@pytest.mark.parametrize("ask", [Result.mean, Result.gain, Result.example_scores])
+def test_an_unknown_metric_names_the_nearest(ask: Any, result: Result) -> None:
+    with pytest.raises(FedpriorError, match=r"unknown metric 'accurracy'.*: did you mean 'accuracy'"):
+        ask(result, "accurracy")
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, list])

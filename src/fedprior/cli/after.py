@@ -40,7 +40,8 @@ def join(
     ] = None,
     method: Of = None,
     updates: Annotated[
-        int | None, typer.Option("--updates", min=0, help="local updates; by default one per round of the run")
+        int | None,
+        typer.Option("--updates", min=0, help="local updates; by default one per round up to the kept one"),
     ] = None,
     draws: Annotated[int, typer.Option("--draws", min=0, max=1000, help="random draws per point of the curve")] = 20,
     as_json: Json = False,
@@ -83,7 +84,7 @@ def predict(
     site: Site = None,
     method: Of = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="write them to this CSV file instead of printing them")
+        Path | None, typer.Option("--out", help="the CSV file to write; by default, predictions are printed")
     ] = None,
 ) -> None:
     """Predict every row of a table, or every image in a folder, with a site's model, as CSV.
@@ -113,7 +114,9 @@ def export(
     run: Model,
     site: Site = None,
     method: Of = None,
-    form: Annotated[Format, typer.Option("--format", help="onnx includes the encoder and is checked")] = Format.onnx,
+    form: Annotated[
+        Format, typer.Option("--format", help="onnx takes raw rows, and is compared with our predictions")
+    ] = Format.onnx,
     out: Annotated[Path | None, typer.Option("--out", help="a file; by default in RUN/exported")] = None,
 ) -> None:
     """Write a site's model for use elsewhere, as ONNX or as safetensors.

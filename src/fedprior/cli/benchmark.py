@@ -23,12 +23,15 @@ Which = Annotated[
 ]
 Methods = Annotated[
     str | None,
-    typer.Option("--methods", help="comma-separated names, mine for those of --own; by default all. All are shown"),
+    typer.Option(
+        "--methods",
+        help="comma-separated names, `mine` for those of --own; by default all",
+    ),
 ]
 Own = Annotated[
     list[Path] | None, typer.Option("--own", help="a Python file that registers a method of your own, run with them")
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="seeds, from 0 on")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="number of seeds, counted from 0")]
 Tries = Annotated[
     int, typer.Option("--tries", min=1, max=1000, help="tries per method and cell, the first with its defaults")
 ]

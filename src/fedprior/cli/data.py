@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fedprior.cli.arguments import Json, Options
+from fedprior.cli.arguments import Json
 from fedprior.cli.screen import screen
 from fedprior.cli.signals import interruptible
 from fedprior.names import visible
@@ -164,7 +164,10 @@ def _bar() -> Iterator[Any]:
 @app.command("describe")
 def describe(
     name: Annotated[str, typer.Argument(help="data set")],
-    options: Options = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(help="options of the data set and its partition, such as data.partition=dirichlet"),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="seed of the partition")] = 0,
     as_json: Json = False,
     png: Annotated[Path | None, typer.Option("--png", help="draw it as this PNG file")] = None,

@@ -25,7 +25,7 @@ EXTRAS = {
     "export": "fedprior export to ONNX",
     "privacy": "differential privacy (+dp)",
     "ray": "runs on a Ray cluster",
-    "flower": "federations of real sites",
+    "flower": "real federations (separate environment)",
     "mlflow": "logs for MLflow",
     "tensorboard": "logs for TensorBoard",
 }

@@ -19,8 +19,6 @@ from fedprior.errors import FedpriorError
 if TYPE_CHECKING:
     from fedprior.papers import Outcome, Scale, Table
 
-Names = Annotated[str | None, typer.Option(help="only these, comma-separated")]
-
 
 def duration(minutes: float) -> str:
     """`45 min`, `1.5 h`."""
@@ -75,11 +73,13 @@ def reproduce(
         Literal["paper", "quick"], typer.Option(help="the paper's setting, or a version that takes minutes")
     ] = "paper",
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; by default the table's own")] = None,
-    rows: Names = None,
-    columns: Names = None,
+    rows: Annotated[str | None, typer.Option(help="only these rows, comma-separated")] = None,
+    columns: Annotated[str | None, typer.Option(help="only these columns, comma-separated")] = None,
     workers: Annotated[str | None, typer.Option(help="worker processes, or auto")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the runs; an existing one is continued")] = None,
-    save: Annotated[bool, typer.Option("--save", help="also merge a part into the results beside the table")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="also merge partial results into those beside the table")
+    ] = False,
     so_far: Annotated[bool, typer.Option("--so-far", help="run nothing; print what is finished")] = False,
     search: Annotated[bool, typer.Option("--search", help="choose unspecified settings on validation data")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print only errors")] = False,

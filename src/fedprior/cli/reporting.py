@@ -16,7 +16,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="the output folder of a run or a comparison, finished or not")],
     out: Annotated[Path | None, typer.Option("--out", help="the page; by default report.html in the folder")] = None,
 ) -> None:
-    """Write the report of a folder: one page that needs nothing else.
+    """Write the report of a run or comparison: one page that opens offline.
 
     Example: fedprior report runs/hospitals
     """
@@ -29,7 +29,7 @@ def report(
 
 def watch(
     folder: Annotated[Path, typer.Argument(help="the output folder of a run or a comparison")],
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="of this machine; 0: any that is free")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="port on this machine; 0 takes a free one")] = 0,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in a browser")] = True,
 ) -> None:
     """Show the report of a run while it is in progress, in a browser on this machine; Ctrl-C ends it.

@@ -14,7 +14,7 @@ from fedprior.cli.screen import loading, say, screen
 from fedprior.names import on_screen
 
 Tries = Annotated[int, typer.Option("--tries", min=1, help="tries per method, the first with its defaults")]
-Minutes = Annotated[float, typer.Option("--minutes", help="longest time per method; a try that has begun is finished")]
+Minutes = Annotated[float, typer.Option("--minutes", help="most minutes per method; a try that has begun is finished")]
 Splits = Annotated[int, typer.Option("--splits", min=1, help="splits that each score is averaged over")]
 Where = Annotated[Path, typer.Option("--out", help="folder for study.db and tuned.toml; the same command continues it")]
 

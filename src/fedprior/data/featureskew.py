@@ -30,7 +30,7 @@ class Corruptions(BaseModel):
     corrupted: Annotated[
         float, Field(ge=0, le=1, description="share of the clients to corrupt, starting with the first")
     ] = 0.5
-    severity: Annotated[int, Field(ge=1, le=SEVERITIES, description="of a named corruption")] = 3
+    severity: Annotated[int, Field(ge=1, le=SEVERITIES, description="how strong a named corruption is")] = 3
 
 
 class Pair(NamedTuple):

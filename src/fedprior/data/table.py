@@ -27,27 +27,46 @@ SGD: Mapping[str, Any] = {"optimizer": "sgd", "lr": 0.01, "momentum": 0.5, "weig
 
 @dataclass(frozen=True)
 class Table:
-    """All examples, in one order."""
+    """All examples of a data set, in one order, before they are partitioned.
 
-    x: NDArray[Any]  # [n, ...]  as stored; images are uint8
-    y: NDArray[Any]  # [n]
+    Args:
+        x: Inputs as they are stored, [n, ...]; images are uint8.
+        y: Labels, [n].
+        target: What a label is: `Classes.numbered(10)`, `Number()` or `Count()`.
+        recipe: The `model` and the `train` section that suit the data set.
+        columns: Attributes [n] by name, such as writer or site, for partitions by column.
+        standardise: Whether inputs are scaled to mean 0 and deviation 1, by training examples.
+        impute: Whether missing values are filled in, by training examples too.
+        prepare: From stored inputs to what a model takes.
+        official: Which examples the data set's authors test on, [n].
+        coarse: Superclasses, which `partition=superclass` makes the labels, [n].
+        features: Names of the inputs, for `partition=features`.
+        schema: Of the columns that `x` was made of.
+        scaling: Whose training examples inputs are standardised by: each client's "own", or sums that are "shared".
+        split: How examples are split by default.
+        units: The group or the time of each example, for such splits, [n].
+        scaler: What is done to all inputs, whatever they are.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
     target: Target
     recipe: Recipe
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what partitions by column may use
-    standardise: bool = False  # by training examples
-    impute: bool = False  # missing values: by training examples too
-    prepare: Callable[[NDArray[Any]], NDArray[Any]] | None = None  # from x to what a model takes
-    official: NDArray[np.bool_] | None = None  # [n]  which examples the data set's authors test on
-    coarse: NDArray[np.int64] | None = None  # [n]  superclasses, which `partition=superclass` makes the labels
-    features: tuple[str, ...] = ()  # names of the inputs, which `partition=features` takes
-    schema: Schema | None = None  # of the columns that x was made of
-    scaling: Scaling = "own"  # whose training examples inputs are standardised by
-    split: Split = "stratified"  # by default
-    units: NDArray[Any] | None = None  # [n]  the group or the time of each example, for such splits
-    scaler: Scaler | None = None  # what is done to all inputs, whatever they are
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    standardise: bool = False
+    impute: bool = False
+    prepare: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    official: NDArray[np.bool_] | None = None
+    coarse: NDArray[np.int64] | None = None
+    features: tuple[str, ...] = ()
+    schema: Schema | None = None
+    scaling: Scaling = "own"
+    split: Split = "stratified"
+    units: NDArray[Any] | None = None
+    scaler: Scaler | None = None
 
     def select(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The inputs of some examples, ready for a model."""
+        """The inputs of the examples `rows`, ready for a model."""
         chosen = self.x[rows]
         return chosen if self.prepare is None else self.prepare(chosen)
 

@@ -31,7 +31,12 @@ Array = NDArray[Any]
 
 
 class Assessment(Mapping[str, Comparison]):
-    """Split -> its comparison: `split-1`, `split-2`, ..."""
+    """A comparison that was repeated over several splits of the same rows: what `fedprior.assess` returns.
+
+    `verdict` answers in words and numbers, `table` has one row per method, `best` is the recommended method, and
+    `report(path)` writes a page. It is a mapping from the splits (`split-1`, `split-2`, ...) to their comparisons, so
+    `assessment.first["fedmap"].model("va")` is a site's personal model of the first split.
+    """
 
     def __init__(self, splits: Mapping[str, Comparison]) -> None:
         self.splits = dict(splits)
@@ -91,14 +96,14 @@ class Assessment(Mapping[str, Comparison]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per method or reference."""
+        """One row per method or reference: its validation NLL, and the mean of each metric on the test rows."""
         frame = pd.DataFrame(self.methods).T.rename_axis("method")
         frame.insert(0, "validation", pd.Series(self.validation))
         return frame
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The answer in words and numbers."""
+        """The answer in words and numbers: `recommended`, `text`, `methods`, `sites` and `mean_gain_nll`."""
         sites = self._sites()
         compared = self.judged is not None and LOCAL in self.first
         mean = self.mean_gain(str(self.judged)) if compared else None
@@ -112,7 +117,15 @@ class Assessment(Mapping[str, Comparison]):
         return self.gains(self.judged)
 
     def gains(self, method: str) -> dict[str, SiteVerdict]:
-        """What `method` does for each site, by name, compared with Local, over all splits."""
+        """What a method does for each site, compared with Local, over all splits.
+
+        Args:
+            method: Its name, such as "fedmap".
+
+        Returns:
+            Site -> its verdict ("helps", "harms", "no difference" or "cannot tell"), the number of its test rows, and
+            its gains with 95 % intervals; positive gains are better.
+        """
         known = metrics_of(self.federation.target)
         primary = estimates(self._differences(known[SELECTS], method))
         clear = discoveries({name: found.p for name, found in primary.items() if found.units >= LEAST})
@@ -128,7 +141,14 @@ class Assessment(Mapping[str, Comparison]):
         }
 
     def tested(self, site: str) -> int:
-        """Test rows of `site` over all splits; of rows that are tested several times, the most in one split count."""
+        """The number of rows that a site was tested on, over all splits.
+
+        Args:
+            site: Its name.
+
+        Returns:
+            The number of different rows (or groups, if rows are grouped), but at least the most that any one split has.
+        """
         rows = [_units(next(iter(split.values())).federation, site) for split in self.values()]
         distinct = len(np.unique(np.concatenate(rows)))
         return max(distinct, *(len(own) for own in rows)) if rows else 0
@@ -149,7 +169,15 @@ class Assessment(Mapping[str, Comparison]):
         return found
 
     def mean_gain(self, method: str) -> Interval:
-        """The gain of `method` in NLL over Local, each site counting the same; the interval is for these sites."""
+        """The mean gain of a method over Local in NLL, each site counting the same.
+
+        Args:
+            method: Its name, such as "fedmap".
+
+        Returns:
+            The mean with its 95 % interval, which holds for these sites and says nothing about others; nan if no site
+            has a gain.
+        """
         found = estimates(self._differences(metrics_of(self.federation.target)[SELECTS], method))
         known = [site for site in found.values() if not np.isnan(site.mean)]
         if not known:
@@ -159,7 +187,14 @@ class Assessment(Mapping[str, Comparison]):
         return Interval(mean, mean - width, mean + width)
 
     def report(self, path: str | Path) -> Path:
-        """Write a page that tells everything, complete in one file; returns its path."""
+        """Write the report of this comparison: one HTML page that opens offline.
+
+        Args:
+            path: The file to write, such as "report.html".
+
+        Returns:
+            Its path.
+        """
         from fedprior.report.page.writing import write
 
         return write(self, Path(path))

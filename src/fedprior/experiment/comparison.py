@@ -22,8 +22,8 @@ SHOWN = 6
 class Comparison(Mapping[str, Result]):
     """Several methods on one federation: a mapping from a method's name to its `Result`, Local and FedAvg-FT first.
 
-    `table` and `clients` are DataFrames, `best` is what validation chooses, `verdict` says it in words, and
-    `report(path)` writes a page.
+    `comparison["fedmap"]` is the `Result` of FedMAP. `table` and `clients` are DataFrames, `best` is the name of the
+    method that validation chooses, `verdict` says it in words, and `report(path)` writes a page.
     """
 
     def __init__(self, results: Mapping[str, Result]) -> None:
@@ -56,10 +56,16 @@ class Comparison(Mapping[str, Result]):
         return pd.DataFrame({name: result.clients[main] for name, result in self.items()})
 
     def validation(self, name: str) -> float:
-        """The cross-fitted validation NLL of method `name`; nan where there is none.
+        """The cross-fitted validation NLL of a method, by which methods are compared.
 
-        It is a mean over clients, each scored in the round that the validation examples of the others choose: the NLL
-        of the selected round is lower the more rounds there were to choose from.
+        Each client is scored in the round that the validation examples of the others choose. The NLL of the selected
+        round would be too low, the more so the more rounds there were to choose from.
+
+        Args:
+            name: The method's name, such as "fedmap".
+
+        Returns:
+            The mean over clients; nan where there is none.
         """
         return compared_by(self[name].summary)
 
@@ -90,7 +96,14 @@ class Comparison(Mapping[str, Result]):
         )
 
     def report(self, path: str | Path) -> Path:
-        """Write a page that tells everything, complete in one file; returns its path."""
+        """Write the report of this comparison: one HTML page that opens offline.
+
+        Args:
+            path: The file to write, such as "report.html".
+
+        Returns:
+            Its path.
+        """
         from fedprior.report.page.writing import write
 
         return write(self, Path(path))

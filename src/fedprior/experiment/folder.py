@@ -22,9 +22,10 @@ from fedprior.experiment.checkpoint import check_run
 from fedprior.experiment.config import CUSTOM, Config, Setup
 from fedprior.experiment.identity import flat, identity, refuse_another
 from fedprior.experiment.journal import Observer
+from fedprior.experiment.loaded import load_result
 from fedprior.experiment.loop import execute
 from fedprior.experiment.placing import claim, place
-from fedprior.experiment.result import Result, load_result
+from fedprior.experiment.result import Result
 from fedprior.experiment.track import Track
 from fedprior.files import write_text
 
@@ -125,7 +126,10 @@ def compared(folder: Path) -> list[str] | None:
 def configuration(folder: Path) -> Config:
     """The configuration of the run in a folder."""
     if not (folder / RUN).exists():
-        raise FedpriorError(f"'{folder}' holds no run to resume: it has no {RUN}.")
+        raise FedpriorError(
+            f"'{folder}' holds no run to resume (it has no {RUN}): give the output folder of `fedprior run` or "
+            "`fedprior compare`."
+        )
     found = configs.parse({}, file=folder / RUN)
     if found.data["name"] not in DATASETS or found.model.get("name") == CUSTOM:
         raise FedpriorError(

@@ -64,10 +64,20 @@ def join(prior: Prior, rows: pd.DataFrame | Rows, site: str, *, updates: int | N
         draws: Random draws behind each point of the curve over the number of rows; 0: no curve.
 
     Returns:
-        The model, trained on all rows, and the curve: what models on fewer rows were worth.
+        The `model`, trained on all rows, and the `curve`, which says what models on fewer rows were worth.
 
     Raises:
         FedpriorError: If a column is missing, or the method cannot admit newcomers (FedAMP, FedPAC).
+
+    Examples:
+        >>> import fedprior
+        >>> from fedprior.methods.fedmap import FedMAP
+        >>> federation = fedprior.data.load("synthetic", clients=4, samples=60)
+        >>> result = fedprior.run(FedMAP(), federation, rounds=1, workers=1)
+        >>> x, y = federation.test.client(0)
+        >>> joined = fedprior.join(result.prior, (x.numpy(), y.numpy()), "new site", draws=0)
+        >>> joined.model.predict(x).shape
+        (12, 2)
     """
     check_text("site", [site])
     x, y = checked(prior, rows)

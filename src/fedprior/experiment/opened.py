@@ -9,7 +9,7 @@ from typing import Any
 
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import seal
-from fedprior.experiment.folder import COMPLETE, compared
+from fedprior.experiment.folder import COMPLETE, RUN, compared
 from fedprior.experiment.joining import FOLDER as JOINED
 from fedprior.experiment.personal import PersonalModel, load_model
 from fedprior.experiment.prior import Prior, load_prior
@@ -26,7 +26,7 @@ def run_folder(place: Path, method: str | None = None) -> Path:
 
     Of a comparison over repeated splits, those of the first split.
     """
-    first = place / FIRST if (place / FIRST).is_dir() else place
+    given, first = place, place / FIRST if (place / FIRST).is_dir() else place
     names = compared(first) if first.is_dir() else None
     if names is not None:
         chosen = method or _recommended(place, first, names)
@@ -34,7 +34,11 @@ def run_folder(place: Path, method: str | None = None) -> Path:
             raise unknown("method", chosen, names, f"the comparison in '{place}'")
         place = first / chosen
     if not (place / COMPLETE).is_file():
-        raise FedpriorError(f"'{place}' holds no finished run: give the output folder of one, or resume it first.")
+        if names is not None or (place / RUN).is_file():
+            raise FedpriorError(f"the run in '{place}' is not finished: continue it with `fedprior resume {given}`.")
+        raise FedpriorError(
+            f"'{place}' holds no finished run: give the output folder of `fedprior run` or `fedprior compare`."
+        )
     return place
 
 

@@ -43,7 +43,18 @@ class Participation:
     )
 
     def newcomer_ids(self, root: Key, clients: Sequence[str]) -> list[int]:
-        """The newcomers."""
+        """The clients that do not train, and join after the last round.
+
+        Args:
+            root: The key of the run.
+            clients: The names of all clients.
+
+        Returns:
+            The newcomers' places among `clients`, in ascending order.
+
+        Raises:
+            FedpriorError: If nobody would be left to train.
+        """
         if self.newcomers >= len(clients):
             raise FedpriorError(
                 f"participation.newcomers = {self.newcomers} leaves none of {len(clients)} clients to train: lower it."
@@ -54,7 +65,21 @@ class Participation:
         return sorted(sorted(range(len(clients)), key=lambda i: draws[i])[: self.newcomers])
 
     def draw(self, root: Key, clients: Sequence[str], number: int, rounds: int, *, everyone_trains: bool) -> Drawn:
-        """The cohort of round `number` (from 0) of `rounds`."""
+        """Who takes part in one round.
+
+        Args:
+            root: The key of the run.
+            clients: The names of all clients.
+            number: The round, from 0.
+            rounds: How many rounds the run has.
+            everyone_trains: Whether the method trains all clients, also those that do not report.
+
+        Returns:
+            The places of the trainers and of the reporters among `clients`.
+
+        Raises:
+            FedpriorError: If no draw has enough reporters.
+        """
         late = set(self.newcomer_ids(root, clients))
         everyone = [i for i in range(len(clients)) if i not in late]
         if self.rule == "all" or (self.last_round_all and number == rounds - 1):

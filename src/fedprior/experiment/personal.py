@@ -110,7 +110,12 @@ class PersonalModel:
         return given
 
     def save(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Write it to `path` as safetensors; `about` says how to build the method again."""
+        """Write the model as safetensors.
+
+        Args:
+            path: The file to write.
+            about: How to build the method again; `result.summary` and `prior.told` have these entries.
+        """
         write_bytes(path, packed(self.client, self.arrays, self.encoder, about))
 
 

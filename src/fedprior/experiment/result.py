@@ -21,20 +21,18 @@ from fedprior.engine import AnyMethod, Predictions
 from fedprior.errors import FedpriorError, unknown
 from fedprior.experiment import seal
 from fedprior.experiment.journal import Journal, jsonable
-from fedprior.experiment.personal import PersonalModel, load_model, outline
-from fedprior.experiment.prior import TOLD, Prior, load_prior
+from fedprior.experiment.personal import PersonalModel, load_model
+from fedprior.experiment.prior import TOLD, Prior
 from fedprior.experiment.seal import PRIOR
-from fedprior.experiment.shelf import read_models, write_models
+from fedprior.experiment.shelf import write_models
 from fedprior.explanation import Explanation
-from fedprior.files import pack, read_tensors, write_bytes, write_text
+from fedprior.files import pack, write_bytes, write_text
 from fedprior.metrics import GAINS, Gain, Value, diverged, gain, main_metric, metrics_of, shown
 from fedprior.metrics.certainty import certainty
 from fedprior.names import on_screen, tensor_key
 
-__all__ = ["SAID", "Last", "PersonalModel", "Result", "load_model", "load_result"]
+__all__ = ["Last", "PersonalModel", "Result", "load_model"]
 
-SAID = ("mean", "std", "worst_decile", "pooled", "undefined")
-"""What a summary contains for each metric."""
 HTML_ROWS = 30
 """Maximum number of clients that a notebook shows."""
 
@@ -88,7 +86,19 @@ class Result:
         return scores
 
     def mean(self, metric: str) -> float:
-        """A metric's mean over clients on their test splits; nan if one diverged, or if no client has the metric."""
+        """A metric's mean over clients on their test splits.
+
+        Args:
+            metric: A name of the reference page of metrics, such as "nll" or "accuracy".
+
+        Returns:
+            The mean, each client counting the same; nan if a client's model diverged, or if no client has the metric.
+
+        Raises:
+            FedpriorError: If this target has no such metric.
+        """
+        if metric not in self.scores:
+            raise unknown("metric", metric, self.scores)
         found = self.scores[metric]["mean"]
         return math.nan if found is None else float(found)
 
@@ -118,9 +128,18 @@ class Result:
         return pd.DataFrame([means], index=pd.Index([self.name], name="method"))
 
     def gain(self, metric: str | None = None) -> Gain:
-        """The gain over the reference in a metric that is a mean over test examples, with a paired bootstrap over them.
+        """The gain over the reference, client by client and on average, with paired bootstrap intervals.
 
-        By default the metric is accuracy, or NLL if the target is a number.
+        Args:
+            metric: One that is a mean over test examples; by default accuracy, or NLL if the target is a number.
+
+        Returns:
+            `clients`, `low` and `high` [N] (each client's gain with its 95 % interval; positive is better), their mean
+            as `mean`, `mean_low` and `mean_high`, and the shares of clients with a gain above zero (`helped`) and below
+            (`harmed`).
+
+        Raises:
+            FedpriorError: If the run has no reference, or there is no such metric.
         """
         if self.reference is None:
             raise FedpriorError("this run has no reference to compare with: pass reference=… or use fedprior.compare.")
@@ -138,11 +157,22 @@ class Result:
         return {}
 
     def example_scores(self, metric: str) -> list[NDArray[Any]]:
-        """Each client's score for every test example, where higher is better; nan where its model diverged.
+        """Each client's score for every test example; higher is better, so the sign of a loss is changed.
 
-        Of a metric that is no mean over examples, the pseudo-values; none where it is undefined.
+        Args:
+            metric: Its name. For a metric that is not a mean over examples (AUROC, RMSE), scores are pseudo-values.
+
+        Returns:
+            One array [n_test] per client, in the order of the federation's clients; nan where a client's model
+            diverged, empty where the metric is undefined.
+
+        Raises:
+            FedpriorError: If this target has no such metric, or the metric has no such scores.
         """
-        entry = metrics_of(self.federation.target)[metric]
+        known = {name: m for name, m in metrics_of(self.federation.target).items() if m.each or m.pseudo}
+        if metric not in known:
+            raise unknown("metric", metric, known)
+        entry = known[metric]
         shares = entry.each or entry.pseudo
         assert shares is not None
         scores: list[NDArray[Any]] = []
@@ -169,25 +199,45 @@ class Result:
         return frame
 
     def numbers(self) -> dict[str, Any]:
-        """The part of the summary about individual clients."""
+        """The part of the summary about individual clients: their metrics, their gains, and what was learned."""
         found = {"gain": self.gain()._asdict()} if self.reference is not None else {}
         learned = {"explanation": self.explanation.document()} if self.explanation.tables else {}
         return {**found, **learned, "clients": self.clients.reset_index().to_dict(orient="records")}
 
     def arrays(self, client: str) -> dict[str, NDArray[Any]]:
-        """One client's personal model as named arrays."""
+        """One client's personal model as named arrays.
+
+        Args:
+            client: Its name, as in `result.federation.clients`.
+
+        Returns:
+            The arrays of the model's file by their names, such as `w/0.weight`.
+
+        Raises:
+            FedpriorError: If there is no such client.
+        """
         row = self.federation.row(client)
         return {path: leaf[row].numpy(force=True).copy() for path, leaf in tree.items(self.models)}
 
     def model(self, client: str) -> PersonalModel:
-        """One client's personal model."""
+        """One client's personal model.
+
+        Args:
+            client: Its name, as in `result.federation.clients`.
+
+        Returns:
+            A model that predicts by itself, without the run or its data.
+
+        Raises:
+            FedpriorError: If there is no such client.
+        """
         data = self.federation
         encoder, arrays = data.encoder(client), self.arrays(client)
         return PersonalModel(client, self.method, arrays, self.seed, encoder, data.shape, data.target)
 
     @property
     def prior(self) -> Prior:
-        """What a site that was not there needs to join."""
+        """What a site that was not there needs to join, for `fedprior.join`; the folder has it as a file too."""
         if self.server is None:
             raise FedpriorError(
                 f"the run of {self.method.about.title} kept no prior that a new site could join with: it was made by "
@@ -215,11 +265,29 @@ class Result:
         return pd.concat(found, ignore_index=True)
 
     def predict(self, client: str, x: ArrayLike | pd.DataFrame, *, raw: bool = False) -> NDArray[np.float32]:
-        """A client's predictions for inputs `x` [n, ...]; `raw` and the result are those of `PersonalModel.predict`."""
+        """The predictions of one client's personal model, as `PersonalModel.predict` makes them.
+
+        Args:
+            client: Its name, as in `result.federation.clients`.
+            x: A DataFrame, whose columns are found by name, or inputs [n, ...].
+            raw: Whether an array holds values as measured, to be scaled as in training; a DataFrame always does.
+
+        Returns:
+            Class probabilities [n, classes]; or, for a number, its mean and standard deviation [n, 2].
+
+        Raises:
+            FedpriorError: If there is no such client, a column is missing, or a value is not finite.
+        """
         return self.model(client).predict(x, raw=raw)
 
     def save(self, folder: str | Path) -> None:
-        """Write the models, the test predictions and, last, the summary, which marks the folder as complete."""
+        """Write the models, the prior, the test predictions and, last, the summary, which marks the folder as complete.
+
+        `fedprior.run` does this by itself if it is given `out`.
+
+        Args:
+            folder: Where to; it is created if it does not exist.
+        """
         place = Path(folder)
         about = {k: self.summary[k] for k in TOLD}
         data, tell = self.federation, self._saved
@@ -244,7 +312,14 @@ class Result:
             self.journal.observe(told)
 
     def report(self, path: str | Path) -> Path:
-        """Write a page that tells everything, complete in one file; returns its path."""
+        """Write the report of this run: one HTML page that opens offline.
+
+        Args:
+            path: The file to write, such as "report.html".
+
+        Returns:
+            Its path.
+        """
         from fedprior.report.page.writing import write
 
         return write(self, Path(path))
@@ -261,40 +336,3 @@ class Result:
         rows = self.clients.head(HTML_ROWS)
         more = f"<p>… {len(self.clients) - HTML_ROWS} more</p>" if len(self.clients) > HTML_ROWS else ""
         return f"<p>{escape(repr(self))}</p>{rows.to_html(float_format='{:.3f}'.format)}{more}"
-
-
-def load_result(folder: Path, method: AnyMethod, federation: Federation, reference: Result | None = None) -> Result:
-    """A finished run from its folder, given the bound method and the federation that its config builds."""
-    journal = Journal(folder)
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        seal.check(folder, summary)
-        if "left_out" not in summary:  # an older run, which kept the models of its last round
-            summary["selected"] = summary["last"]
-        if not {"seed", "rounds", "timing"} <= summary.keys() or "round" not in summary["selected"]:
-            raise KeyError("it lacks what every summary has")
-        for metric in metrics_of(federation.target):  # one that an older run did not know
-            summary["selected"]["personal"]["test"].setdefault(metric, dict.fromkeys(SAID))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FedpriorError(f"'{folder / 'summary.json'}' is damaged and cannot be read: {error}.") from None
-    if federation.elsewhere:  # every site has its own model and predictions
-        return Result(method, federation, journal, {}, None, summary, reference)
-    test, _ = read_tensors(folder / "predictions.safetensors")
-    expected = outline(method, federation.shape, federation.target)
-    models = read_models(folder / "models", federation.clients, method.types[-1], expected)
-    result = Result(
-        method,
-        federation,
-        journal,
-        {"test": [test[tensor_key(c)].numpy() for c in federation.clients]},
-        models,
-        summary,
-        reference,
-        server=load_prior(folder / PRIOR, method.task.module).server if (folder / PRIOR).exists() else None,
-    )
-    if missing := sorted(set(federation.clients) - result.values.keys()):
-        raise FedpriorError(
-            f"'{folder / seal.CLIENTS}' is damaged (it lacks '{on_screen(missing[0])}' in round {result.selected}): "
-            "restore a copy of it, or run it again in a new folder."
-        )
-    return result

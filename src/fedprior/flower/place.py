@@ -47,7 +47,10 @@ class Place:
         """From its file, checked."""
         path = folder / FILE
         if not path.is_file():
-            raise FedpriorError(f"'{folder}' is not the server's folder of a federation: it has no {FILE}.")
+            raise FedpriorError(
+                f"'{folder}' is not the server's folder of a federation: it has no {FILE}, "
+                "which `fedprior federation init` makes."
+            )
         found = read(path)
         for key in found:
             if key not in KEYS:
