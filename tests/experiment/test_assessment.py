@@ -180,16 +180,21 @@ def test_what_is_compared_by_default(frame: pd.DataFrame) -> None:
     assert all(not fedprior.methods.METHODS[name].about.needs_classes for name in repeated.usual(numbers))
 
 
-@pytest.mark.parametrize(("classes", "most"), [(2, 999), (3, 332)])
-def test_what_would_refuse_a_table_is_not_compared_by_default(classes: int, most: int) -> None:
-    """Mixed takes 1,000 coefficients: one block of inputs and a constant for two classes, K blocks for K of them."""
-    for inputs in (most, most + 1):
+@pytest.mark.parametrize(("classes", "most", "usual"), [(2, 999, 499), (3, 332, 165)])
+def test_what_would_refuse_a_table_is_not_compared_by_default(classes: int, most: int, usual: int) -> None:
+    """Mixed takes 1,000 coefficients, by default 500: one block of inputs and a constant for two classes, else K."""
+
+    def found(inputs: int) -> tuple[bool, list[str]]:
         x, y = np.zeros((20, inputs)), np.arange(20) % classes
         data = from_arrays({"a": (x, y), "b": (x, y)}, classes=classes)
         task = Task(models.build("softmax", {}, data.shape, classes), likelihood_of(data.target), shape=data.shape)
-        refused = [name for name in repeated.USUAL if build(name).refusal(task)]
-        assert refused == (["mixed"] if inputs > most else [])
-        assert repeated.usual(data) == [name for name in repeated.USUAL if name not in refused]
+        assert [name for name in repeated.USUAL if build(name).refusal(task)] == (["mixed"] if inputs > most else [])
+        return repeated.usual(data)
+
+    without = [name for name in repeated.USUAL if name != "mixed"]
+    assert found(usual) == list(repeated.USUAL)
+    for inputs in (usual + 1, most, most + 1):
+        assert found(inputs) == without
 
 
 # The references

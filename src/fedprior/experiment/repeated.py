@@ -35,6 +35,8 @@ FILE = "assessment.toml"
 REPEATS = 5
 USUAL = ("local", "fedavg_ft", "fedmap", "mixed", "stack")
 """What is compared where nothing is said."""
+WIDE = 500
+"""Coefficients of a linear model above which Mixed, whose time grows with their cube, must be asked for."""
 TEST = 0.2
 """The share of rows tested on, by default."""
 
@@ -44,11 +46,11 @@ Observers = Any
 
 
 def usual(federation: Federation) -> list[str]:
-    """The methods to compare by default: those of `USUAL` that can predict the federation's target from its inputs."""
+    """The methods to compare by default: those of `USUAL` that suit the federation's target and number of inputs."""
     found, size = [], linear_coefficients(likelihood_of(federation.target), math.prod(federation.shape))
     for name in USUAL:
         about = METHODS[name].about
-        fits = about.most_coefficients is None or size <= about.most_coefficients
+        fits = about.most_coefficients is None or size <= min(WIDE, about.most_coefficients)
         if fits and (isinstance(federation.target, Classes) or not about.needs_classes):
             found.append(name)
     return found
