@@ -30,7 +30,8 @@ MODULES = (
 @pytest.fixture
 def _registries() -> Iterator[None]:
     """What an example registers is forgotten after it."""
-    kept = [(known, dict(known)) for known in (DATASETS, PARTITIONS)]
+    registries: list[dict[str, Any]] = [DATASETS, PARTITIONS]
+    kept = [(known, dict(known)) for known in registries]
     yield
     for known, before in kept:
         known.clear()
