@@ -184,7 +184,7 @@ def test_what_is_compared_by_default(frame: pd.DataFrame) -> None:
 def test_what_would_refuse_a_table_is_not_compared_by_default(classes: int, most: int, usual: int) -> None:
     """Mixed takes 1,000 coefficients, by default 500: one block of inputs and a constant for two classes, else K."""
 
-    def found(inputs: int) -> tuple[bool, list[str]]:
+    def found(inputs: int) -> list[str]:
         x, y = np.zeros((20, inputs)), np.arange(20) % classes
         data = from_arrays({"a": (x, y), "b": (x, y)}, classes=classes)
         task = Task(models.build("softmax", {}, data.shape, classes), likelihood_of(data.target), shape=data.shape)
