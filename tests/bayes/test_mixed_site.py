@@ -390,3 +390,11 @@ def test_expected_probabilities(classes: int) -> None:
         both, spread = torch.tensor([0.0, 0.8], dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
         spread[1, 1] = h[0, 0]
         torch.testing.assert_close(glm.expected_logits(both, spread).softmax(-1), found)
+
+
+def test_relative_coefficients() -> None:
+    """Two classes' blocks (1, 5) and (3, 1) less their mean (2, 3): (-1, 2) and (1, -2). A server alone has no site."""
+    theta = torch.tensor([[1.0, 5.0, 3.0, 1.0]])
+    assert glm.relative(theta, 2).tolist() == [[-1, 2, 1, -2]]
+    assert torch.equal(glm.relative(theta, 1), theta)
+    assert glm.relative(torch.zeros(0, 6), 3).shape == (0, 6)

@@ -191,7 +191,7 @@ def relative(theta: Tensor, outputs: int) -> Tensor:
     """Coefficients [..., D] less their mean over several outputs: all that a softmax depends on."""
     if outputs == 1:
         return theta
-    blocks = theta.reshape(*theta.shape[:-1], outputs, -1)
+    blocks = theta.reshape(*theta.shape[:-1], outputs, theta.shape[-1] // outputs)
     return (blocks - blocks.mean(-2, keepdim=True)).flatten(-2)
 
 
