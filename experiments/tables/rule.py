@@ -64,8 +64,12 @@ def line(group: str, name: str, seed: int, frame: pd.DataFrame) -> dict[str, Any
         "recommended": found.best,
         "rows": list(sizes.values()),
         "curves": curves,
-        "converged": [name for name, run in found.first.items() if "converged" in run.summary["selected"]["by"]],
+        "converged": [name for name in found.first if any(_converged(split[name]) for split in found.values())],
     }
+
+
+def _converged(result: fedprior.Result) -> bool:
+    return "converged" in result.summary["selected"]["by"]
 
 
 def _curve(result: fedprior.Result) -> dict[int, list[float | None]]:
