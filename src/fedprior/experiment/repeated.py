@@ -36,7 +36,7 @@ REPEATS = 5
 USUAL = ("local", "fedavg_ft", "fedmap", "mixed", "stack")
 """What is compared where nothing is said."""
 WIDE = 500
-"""Coefficients of a linear model above which Mixed, whose time grows with their cube, must be asked for."""
+"""Coefficients of a linear model above which Mixed must be asked for: its products of matrices take too long."""
 TEST = 0.2
 """The share of rows tested on, by default."""
 
