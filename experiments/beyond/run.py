@@ -3,7 +3,8 @@
     FEDPRIOR_DATA=STORE python experiments/beyond/run.py --out FOLDER [--part 1/2] [--groups kept,added,design]
 
 Cheap federations come first, seed by seed. What is finished is skipped, so the same command goes on where it stopped;
-with `--part i/n`, n processes share the cells; `--federations` and `--rows` choose among them.
+with `--part i/n`, n processes share the cells; `--federations` and `--rows` choose among them. With `--share`, rows
+that are experts of a stack take their training from it (`shared.py`): the same predictions, no time or bytes of their own.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from references import REFERENCES
+from shared import LEADERS, Shared
 
 import fedprior
 from fedprior.benchmark.suite import generated
 from fedprior.data.federation import Federation
 from fedprior.errors import FedpriorError
+from fedprior.experiment import Settings
+from fedprior.experiment.config import Setup
 from fedprior.files import pack, write_bytes
 from fedprior.methods import METHODS, build
 
@@ -121,16 +125,19 @@ def federation(name: str, seed: int) -> Federation:
     return generated(seed, **options) if kind == "generated" else fedprior.data.load(kind, seed=seed, **options)
 
 
-def cells(groups: set[str], seeds: list[int], *, long: bool) -> Iterator[tuple[str, int, str]]:
-    """Federations from cheap to long; within one, all rows of a seed before the next seed."""
+def cells(groups: set[str], seeds: list[int], *, long: bool, share: bool) -> Iterator[tuple[str, int, str]]:
+    """Federations from cheap to long; in one, all rows of a seed before the next seed; with `share`, leaders first."""
+    ordered = sorted(ROWS, key=lambda row: row not in LEADERS) if share else list(ROWS)
     for name, place in PLACES.items():
         if place.group in groups and (long or not place.long):
-            rows = [row for row, spec in ROWS.items() if place.table or not spec.tables]
+            rows = [row for row in ordered if place.table or not ROWS[row].tables]
             rows += list(REFERENCES) if place.table else []
             yield from ((name, seed, row) for seed, row in itertools.product(seeds, rows))
 
 
-def measure(name: str, seed: int, row: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def measure(
+    name: str, seed: int, row: str, rounds: int, shared: Shared | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What a cell says, and its predictions on validation and test rows."""
     place, data, began = PLACES[name], federation(name, seed), time.process_time()
     if row in REFERENCES:
@@ -139,16 +146,16 @@ def measure(name: str, seed: int, row: str) -> tuple[dict[str, Any], dict[str, n
     spec = ROWS[row]
     method = build(spec.name, spec.options)
     own = seed + FURTHER * spec.further
-    result = fedprior.run(method, data, model=place.model, rounds=place.rounds, seed=own, workers=1)
+    setup = Setup.of(method, data, place.model, Settings(rounds=rounds, seed=own, workers=1))
+    result, followed = (shared or Shared()).run((name, seed), row, setup)
+    own_cost = {"cpu_seconds": time.process_time() - began, "bytes": result.summary["bytes"]}
     said = {
-        "cpu_seconds": time.process_time() - began,
         "round": result.selected,
-        "rounds": place.rounds,
-        "bytes": result.summary["bytes"],
+        "rounds": rounds,
         "selected": result.summary["selected"]["personal"],
         "left_out": result.summary["left_out"],
     }
-    return said, _named(result.predictions)
+    return said | ({"shared": True} if followed else own_cost), _named(result.predictions)
 
 
 def _named(predictions: Any) -> dict[str, np.ndarray]:
@@ -190,25 +197,32 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="FEMNIST and Fashion-MNIST too")
     parser.add_argument("--federations", help="only these, separated by semicolons")
     parser.add_argument("--rows", help="only these, separated by semicolons")
+    parser.add_argument("--rounds", type=int, help="instead of the protocol's")
+    parser.add_argument(
+        "--share", action="store_true", help="rows that are experts of a stack take their training from it"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     part, parts = (int(k) for k in options.part.split("/"))
     first, last = (int(k) for k in options.seeds.split("-"))
     (options.out / "predictions").mkdir(parents=True, exist_ok=True)
-    wanted = list(cells(set(options.groups.split(",")), list(range(first, last + 1)), long=options.long))
+    wanted = list(
+        cells(set(options.groups.split(",")), list(range(first, last + 1)), long=options.long, share=options.share)
+    )
     for place, given in ((0, options.federations), (2, options.rows)):
         if given is not None:
             wanted = [cell for cell in wanted if cell[place] in given.split(";")]
     places = list(dict.fromkeys((name, seed) for name, seed, _ in wanted))
     mine = [cell for cell in wanted if places.index(cell[:2]) % parts == part - 1]  # a partition is loaded once
     done, missing, commit = finished(options.out), set(), _commit()
+    shared = Shared() if options.share else None
     for number, (name, seed, row) in enumerate(mine, 1):
         skipped = (name, seed, row) in done or PLACES[name].data["name"] in missing
         if skipped or (row in ROWS and ROWS[row].name not in METHODS and "+" not in ROWS[row].name):
             continue
-        line = {"federation": name, "seed": seed, "row": row, "commit": commit}
+        line, began = {"federation": name, "seed": seed, "row": row, "commit": commit}, time.process_time()
         try:
-            said, predictions = measure(name, seed, row)
+            said, predictions = measure(name, seed, row, options.rounds or PLACES[name].rounds, shared)
         except FedpriorError as error:
             print(f"{name}, {row}: {error}", flush=True)
             if "not stored" in str(error) or "data fetch" in str(error):
@@ -220,7 +234,7 @@ def main() -> None:
         write_bytes(prediction_file(options.out, name, seed, row), pack(predictions))
         with (options.out / f"cells-{part}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({**line, **said}) + "\n")
-        print(f"{number}/{len(mine)}  {name}  seed {seed}  {row}  {said['cpu_seconds']:.0f} s", flush=True)
+        print(f"{number}/{len(mine)}  {name}  seed {seed}  {row}  {time.process_time() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ def gathered(folder: Path) -> dict[str, dict[int, dict[str, dict[str, float]]]]:
             figures = found[said["federation"]].get(said["seed"], {}).get(said["row"])
             if figures is None:
                 continue  # written since
-            figures["cpu"] = said["cpu_seconds"]
+            if "cpu_seconds" in said:  # not of a row for which another one trained
+                figures["cpu"] = said["cpu_seconds"]
             if "bytes" in said:
                 figures["bytes"] = sum(said["bytes"].values())
             if "selected" in said:

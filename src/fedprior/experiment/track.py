@@ -20,13 +20,14 @@ from fedprior.experiment.config import Setup
 from fedprior.experiment.records import Event
 
 MOST = 2**28
-"""Bytes of all states of a track."""
+"""Bytes of all states of a track, by default."""
 
 
 class Track:
     """The rounds of one training."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
         self.begin("", 0)
 
     def begin(self, leader: str, first: int) -> None:
@@ -42,7 +43,7 @@ class Track:
 
     def add(self, event: Event, snapshot: Mapping[str, Tensor] | None) -> None:
         """A round, and the engine's snapshot after it if others will need it; not the models that one method kept."""
-        if self.size > MOST:
+        if self.size > self.most:
             return
         self.events.append(event)
         if snapshot is not None:
@@ -52,7 +53,7 @@ class Track:
 
     def end(self) -> None:
         """All rounds are done: others may follow, unless there was too much to remember."""
-        self.complete = self.size <= MOST
+        self.complete = self.size <= self.most
         if not self.complete:
             self.events, self.states = [], {}
 
