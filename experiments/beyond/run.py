@@ -4,7 +4,7 @@
 
 Cheap federations come first, seed by seed. What is finished is skipped, so the same command goes on where it stopped;
 with `--part i/n`, n processes share the cells; `--federations` and `--rows` choose among them. With `--share`, rows
-that are experts of a stack take their training from it (`shared.py`): the same predictions, no time or bytes of their own.
+that are experts of a stack take their training from it (`shared.py`): the same predictions, no cost of their own.
 """
 
 from __future__ import annotations
