@@ -3,8 +3,8 @@
     FEDPRIOR_DATA=STORE python experiments/beyond/run.py --out FOLDER [--part 1/2] [--groups kept,added,design]
 
 Cheap federations come first, seed by seed. What is finished is skipped, so the same command goes on where it stopped;
-with `--part i/n`, n processes share the cells; `--federations` and `--rows` choose among them. With `--share`, rows
-that are experts of a stack take their training from it (`shared.py`): the same predictions, no cost of their own.
+with `--part i/n`, n processes share the cells; `--federations` and `--rows` choose among them. With `--share`, one row
+trains for all that mix its experts (`shared.py`): the same predictions, no cost of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from references import REFERENCES
-from shared import LEADERS, Shared
+from shared import SMALLER, Shared, leaders_first
 
 import fedprior
 from fedprior.benchmark.suite import generated
@@ -127,7 +127,7 @@ def federation(name: str, seed: int) -> Federation:
 
 def cells(groups: set[str], seeds: list[int], *, long: bool, share: bool) -> Iterator[tuple[str, int, str]]:
     """Federations from cheap to long; in one, all rows of a seed before the next seed; with `share`, leaders first."""
-    ordered = sorted(ROWS, key=lambda row: row not in LEADERS) if share else list(ROWS)
+    ordered = leaders_first(ROWS) if share else list(ROWS)
     for name, place in PLACES.items():
         if place.group in groups and (long or not place.long):
             rows = [row for row in ordered if place.table or not ROWS[row].tables]
@@ -143,11 +143,14 @@ def measure(
     if row in REFERENCES:
         predictions = REFERENCES[row](data)
         return {"cpu_seconds": time.process_time() - began}, _named(predictions)
-    spec = ROWS[row]
-    method = build(spec.name, spec.options)
-    own = seed + FURTHER * spec.further
-    setup = Setup.of(method, data, place.model, Settings(rounds=rounds, seed=own, workers=1))
-    result, followed = (shared or Shared()).run((name, seed), row, setup)
+    own = seed + FURTHER * ROWS[row].further
+    settings = Settings(rounds=rounds, seed=own, workers=1)
+
+    def bound(row: str) -> Setup:
+        return Setup.of(build(ROWS[row].name, ROWS[row].options), data, place.model, settings)
+
+    smaller = {other: bound(other).method for other in SMALLER.get(row, ())} if shared else {}
+    result, several = (shared or Shared()).run((name, seed), row, bound(row), smaller)
     own_cost = {"cpu_seconds": time.process_time() - began, "bytes": result.summary["bytes"]}
     said = {
         "round": result.selected,
@@ -155,7 +158,7 @@ def measure(
         "selected": result.summary["selected"]["personal"],
         "left_out": result.summary["left_out"],
     }
-    return said | ({"shared": True} if followed else own_cost), _named(result.predictions)
+    return said | ({"shared": True} if several else own_cost), _named(result.predictions)
 
 
 def _named(predictions: Any) -> dict[str, np.ndarray]:
