@@ -25,6 +25,7 @@ from fedprior.papers import Outcome, Scale, Table, reproduce
 from fedprior.papers.definition import read
 from fedprior.papers.outcome import Kind
 from fedprior.papers.reproduce import Left, left
+from fedprior.papers.saved import together
 from fedprior.rng import Key
 
 NAN = float("nan")
@@ -767,3 +768,29 @@ def test_nothing_so_far(tmp_path: Path) -> None:
     ):
         reproduce(table(tmp_path), tmp_path / "out", never, so_far=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_only_what_is_not_known_yet(tmp_path: Path) -> None:
+    """One seed of A is known: both of B and the second of A are run, and all together are the whole table."""
+    small = table(tmp_path, HEAD="seeds = 2")
+    whole = reproduce(small, tmp_path / "whole", Started())
+    first = reproduce(small, tmp_path / "first", Started(), seeds=1, rows=["A"])
+    started = Started()
+    rest = reproduce(small, tmp_path / "rest", started, known=first)
+    assert started.runs == [("local", 0), ("fedavg", 1), ("local", 1)]
+    assert left(small, tmp_path / "none", known=first).runs == 3
+    found = together(small, first, rest, more=True)
+    assert without_times(found) == without_times(whole)
+    with pytest.raises(FedpriorError, match="have all of these runs: leave out --more"):
+        reproduce(small, tmp_path / "rest", never, known=found)
+
+
+def test_a_seed_waits_for_the_one_before(tmp_path: Path) -> None:
+    """The folder has seeds 0 and 2 of a row: only the first is a part that more seeds can be added to."""
+    small = table(tmp_path, HEAD="seeds = 3")
+    reproduce(small, tmp_path / "out", Started(), rows=["A"])
+    second = next(cell.folder for cell in small.cells("paper", ["all"], ["A"], 3) if cell.seed == 1)
+    shutil.rmtree(tmp_path / "out" / second)
+    found = reproduce(small, tmp_path / "out", never, rows=["A"], so_far=True)
+    assert len(values(found)) == 1
+    assert found.seeds == 1

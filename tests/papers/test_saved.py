@@ -14,7 +14,7 @@ from fedprior.experiment.journal import jsonable
 from fedprior.papers.definition import Table
 from fedprior.papers.definition import read as read_table
 from fedprior.papers.outcome import Number, Outcome
-from fedprior.papers.saved import beside, read, together
+from fedprior.papers.saved import beside, read, to_extend, together
 from fedprior.report import papers
 
 TABLE = """
@@ -163,3 +163,28 @@ def test_what_diverged_is_read_again_as_such(tmp_path: Path) -> None:
     assert number is not None
     assert number.values == [70.0, pytest.approx(math.nan, nan_ok=True)]
     assert math.isnan(number.ours)
+
+
+def test_more_seeds_follow_those_there_are(table: Table) -> None:
+    """A has two seeds more, after its first; B's one is new; what only the old part has stays. By client: 1.5 each."""
+    old = part({"A": {"all": [1.0]}, "B": {"few": [7.0]}})
+    new = part({"A": {"all": [4.0, 5.0]}, "B": {"all": [6.0]}}, day=2)
+    found = together(table, old, new, more=True)
+    assert values(found) == {"A": {"all": [1.0, 4.0, 5.0], "few": []}, "B": {"all": [6.0], "few": [7.0]}}
+    assert found.cells["personal"]["A"]["all"].by_client == (1.5, 1.5)
+    assert (found.seeds, found.about["seconds"]) == (3, 180)
+    assert [at["commit"] for at in found.about["earlier"]] == ["c1"]
+    assert found.missing == [("A", "few", k) for k in range(3)] + [
+        ("B", "all", 1),
+        ("B", "all", 2),
+        ("B", "few", 1),
+        ("B", "few", 2),
+    ]
+
+
+def test_more_of_another_quick_scale_is_refused(table: Table) -> None:
+    about = {"command": "", "date": "", "commit": "", "seconds": 0}
+    papers.write(part({"A": {"all": [1.0]}}, about=about, scale="quick", quick={"rounds": 3}), table.results("quick"))
+    with pytest.raises(FedpriorError, match="have another quick scale than the table now: leave out --more"):
+        to_extend(table, "quick")
+    assert to_extend(table, "paper") is None

@@ -80,6 +80,9 @@ def reproduce(
     save: Annotated[
         bool, typer.Option("--save", help="also merge partial results into those beside the table")
     ] = False,
+    more: Annotated[
+        bool, typer.Option("--more", help="only runs that the results beside the table lack, added to these")
+    ] = False,
     so_far: Annotated[bool, typer.Option("--so-far", help="run nothing; print what is finished")] = False,
     search: Annotated[bool, typer.Option("--search", help="choose unspecified settings on validation data")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print only errors")] = False,
@@ -108,6 +111,7 @@ def reproduce(
         Settings(workers=processes)
     if search:
         given = {"--rows": rows, "--columns": columns, "--seeds": seeds, "--so-far": so_far or None}
+        given |= {"--more": more or None}
         for option, value in given.items():
             if value is not None:
                 raise FedpriorError(f"a search is the same for every method: leave out {option}.")
@@ -119,17 +123,18 @@ def reproduce(
         "rows": rows.split(",") if rows else None,
         "columns": columns.split(",") if columns else None,
     }
-    whole = not any((rows, columns, seeds, so_far))  # what is less must not replace results
-    there = saved.beside(table, scale) if save and not whole else None
+    whole = not any((rows, columns, seeds, so_far, more))  # what is less must not replace results
+    known = saved.to_extend(table, scale) if more else None
+    there = known or (saved.beside(table, scale) if save and not whole else None)
     again = f"`fedprior reproduce {name}` with the same options"
-    runs, minutes = (0, 0.0) if so_far else left(table, folder, **part)
+    runs, minutes = (0, 0.0) if so_far else left(table, folder, **part, known=known)
     if not quiet and not as_json and minutes > 2:
         said = f"{runs} run{'s' if runs != 1 else ''} left, about {duration(minutes)} on two cores"
         print(f"{table.name}: {said}; it can be interrupted.", file=sys.stderr)
     with RunProgress(quiet=quiet or as_json, again=again, runs=runs) as show:
-        outcome = run(table, folder, show, **part, settings={"workers": processes}, so_far=so_far)
-    beside = (whole or save) and os.access(table.path.parent, os.W_OK)
-    outcome = saved.together(table, there, outcome) if there and beside else outcome
+        outcome = run(table, folder, show, **part, settings={"workers": processes}, so_far=so_far, known=known)
+    beside = (whole or save or more) and os.access(table.path.parent, os.W_OK)
+    outcome = saved.together(table, there, outcome, more=more) if there and beside else outcome
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
     if as_json:
         print(json.dumps(jsonable(outcome.document()), indent=2))

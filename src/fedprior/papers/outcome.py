@@ -89,6 +89,11 @@ class Outcome:
         """One cell."""
         return self.cells.get(kind, {}).get(row, {}).get(column)
 
+    def seeds_of(self, row: str, column: str) -> int:
+        """How many seeds of a cell were run."""
+        found = (self.number(kind, row, column) for kind in self.cells)
+        return max((len(number.values) for number in found if number is not None), default=0)
+
     def ranking(self, kind: Kind, column: str) -> list[Pair]:
         """The paper's order of the methods in a column, pair by pair."""
         found = {row: columns[column] for row, columns in self.cells.get(kind, {}).items() if column in columns}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +42,12 @@ def reproduce(
     settings: Mapping[str, Any] | None = None,
     keep_models: bool = False,
     so_far: bool = False,
+    known: Outcome | None = None,
 ) -> Outcome:
-    """Do all runs that `out` does not have yet (none, with `so_far`), and collect the numbers of all that it has."""
+    """Do all runs that `out` does not have yet (none, with `so_far`), and collect the numbers of all that it has.
+
+    Runs whose numbers are `known` are left out: what is found can be added to these (`saved.together`).
+    """
     chosen, methods = table.limited(scale, columns, rows)
     if not so_far or table.metric == "parameters":
         table.refuse(chosen)
@@ -58,7 +62,8 @@ def reproduce(
     data = Loaded()
     seconds: dict[str, float] = {}  # by folder: columns may share a run
     ran: set[tuple[str, str, int]] = set()
-    for planned in table.cells(scale, chosen, methods, count):
+    gaps: set[tuple[str, str]] = set()
+    for planned in _unknown(table.cells(scale, chosen, methods, count), known):
         cell = planned._replace(config=planned.config.model_copy(update=dict(settings or {})))
         if table.figure and table.figure.draw == "partition":
             outcome.drawn += figures.partition(cell, data.of(cell))
@@ -70,21 +75,30 @@ def reproduce(
             ran.add((cell.row, cell.column, cell.seed))
             continue
         if so_far and not (out / cell.folder / COMPLETE).exists():
-            continue
+            gaps.add((cell.row, cell.column))
+        if (cell.row, cell.column) in gaps:
+            continue  # a later seed than one that is missing waits for it
         summary, journal = done(cell, out / cell.folder, observers, data, keep_models=keep_models)
         seconds[cell.folder] = float(summary["timing"]["seconds"])
         _enter(outcome, table, cell, summary, journal)
         outcome.drawn += figures.drawn(table, cell, summary, journal)
         ran.add((cell.row, cell.column, cell.seed))
-    if so_far:
-        if not ran:
-            raise FedpriorError(f"nothing of {table.name} is finished in '{out}': run it without --so-far.")
+    if so_far and not ran:
+        raise FedpriorError(f"nothing of {table.name} is finished in '{out}': run it without --so-far.")
+    if known and not ran:
+        raise FedpriorError(f"the saved results of {table.name} have all of these runs: leave out --more.")
+    if so_far or known:
         _narrow(outcome, table, ran)
     _relate(outcome, table.whole)
     outcome.about = provenance.about(sum(seconds.values()))
     outcome.about["command"] = provenance.command(table, outcome)
     outcome.about["part"] = provenance.part(table, outcome)
     return outcome
+
+
+def _unknown(cells: Iterable[Cell], known: Outcome | None) -> Iterator[Cell]:
+    """The cells that have no number yet."""
+    return (cell for cell in cells if known is None or cell.seed >= known.seeds_of(cell.row, cell.column))
 
 
 def _relate(outcome: Outcome, whole: str) -> None:
@@ -128,18 +142,20 @@ def left(
     seeds: int | None = None,
     columns: list[str] | None = None,
     rows: list[str] | None = None,
+    known: Outcome | None = None,
 ) -> Left:
-    """How much of a table, or of a part of it, is not in `out` yet."""
-    every = _folders(table, scale, table.limited(scale, None, None), table.count(scale))
-    asked = _folders(table, scale, table.limited(scale, columns, rows), table.count(scale, seeds))
+    """How much of a table, or of a part of it, is neither in `out` nor `known` yet."""
+    every = _folders(table.cells(scale, *table.limited(scale, None, None), table.count(scale)))
+    part = table.cells(scale, *table.limited(scale, columns, rows), table.count(scale, seeds))
+    asked = _folders(_unknown(part, known))
     runs = sum(not (out / name / COMPLETE).exists() for name in asked)
     minutes = table.minutes if scale == "paper" else table.quick.minutes or 0.0
     return Left(runs, minutes * runs / len(every))
 
 
-def _folders(table: Table, scale: Scale, part: tuple[list[str], list[str]], seeds: int) -> set[str]:
+def _folders(cells: Iterable[Cell]) -> set[str]:
     """The runs of a part of the table: cells may share one."""
-    return {cell.folder for cell in table.cells(scale, *part, seeds)}
+    return {cell.folder for cell in cells}
 
 
 class Loaded:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedprior.errors import FedpriorError
 from fedprior.papers import provenance
+from fedprior.papers.cell import folded
 from fedprior.papers.definition import Scale, Table
 from fedprior.papers.outcome import Kind, Number, Outcome
 
@@ -51,18 +52,21 @@ def _number(cell: dict[str, Any]) -> Number:
     return Number(cell["paper"], values, tuple(by_client), cell.get("paper_error"), tuple(cell.get("spread", ())))
 
 
-def together(table: Table, old: Outcome, new: Outcome) -> Outcome:
+def together(table: Table, old: Outcome, new: Outcome, *, more: bool = False) -> Outcome:
     """Two parts of a table merged; of two numbers for a cell, the one with more seeds wins, or else the newer.
 
-    Rows and columns that the table no longer has are left out.
+    With `more`, the new seeds of a cell follow the old ones. What the table no longer has is left out.
     """
-    kept = False
     rows = [row for row in table.rows if row in {*old.rows, *new.rows}]
     columns = [column for column in table.columns if column in {*old.columns, *new.columns}]
     done = replace(new, rows=rows, columns=columns, seeds=max(old.seeds, new.seeds), cells={}, missing=[])
-    for row, column in itertools.product(rows, columns):
-        numbers = max(_numbers(new, row, column), _numbers(old, row, column), key=_seeds)
-        kept |= _seeds(numbers) > _seeds(_numbers(new, row, column))
+    kept, found = False, {}
+    for cell in itertools.product(rows, columns):
+        before, after = _numbers(old, *cell), _numbers(new, *cell)
+        found[cell] = _added(before, after) if more else max(after, before, key=_seeds)
+        kept |= _seeds(found[cell]) > _seeds(after)
+    done.seeds = max(done.seeds, *map(_seeds, found.values()))
+    for (row, column), numbers in found.items():
         for kind, number in (numbers or {"personal": Number(table.rows[row].paper.get(column), [])}).items():
             done.cells.setdefault(kind, {}).setdefault(row, {})[column] = number
         done.missing += [(row, column, seed) for seed in range(_seeds(numbers), done.seeds)]
@@ -82,6 +86,33 @@ def _numbers(outcome: Outcome, row: str, column: str) -> dict[Kind, Number]:
     """What was run of a cell, by kind."""
     found = {kind: outcome.number(kind, row, column) for kind in outcome.cells}
     return {kind: number for kind, number in found.items() if number is not None and number.values}
+
+
+def _added(old: dict[Kind, Number], new: dict[Kind, Number]) -> dict[Kind, Number]:
+    """The seeds of two parts of a cell, one after the other."""
+    return (
+        old
+        | new
+        | {
+            kind: old[kind]._replace(
+                values=[*old[kind].values, *number.values],
+                by_client=(*old[kind].by_client, *number.by_client),
+                spread=(*old[kind].spread, *number.spread),
+            )
+            for kind, number in new.items()
+            if kind in old
+        }
+    )
+
+
+def to_extend(table: Table, scale: Scale) -> Outcome | None:
+    """The results beside the table, to which runs of the table as it is now can be added."""
+    found = beside(table, scale)
+    if found is not None and scale == "quick" and found.quick != folded(table.quick.run):
+        raise FedpriorError(
+            f"the saved results of {table.name} have another quick scale than the table now: leave out --more."
+        )
+    return found
 
 
 def _seeds(numbers: dict[Kind, Number]) -> int:
