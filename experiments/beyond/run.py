@@ -73,7 +73,7 @@ PLACES: dict[str, Place] = {  # the cheapest first
     "synthetic feature": Place("kept", {"name": "synthetic", "skew": "feature"}, rounds=100),
     "synthetic quantity": Place("kept", {"name": "synthetic", "skew": "quantity"}, rounds=100),
     "synthetic label": Place("design", {"name": "synthetic", "skew": "label"}, rounds=100),
-    "FEMNIST writers": Place("added", {"name": "femnist"}, long=True),
+    "FEMNIST writers": Place("added", {"name": "femnist"}, {"name": "mlp", "hidden": [100]}, long=True),
     "Fashion-MNIST Dirichlet 0.3": Place(
         "added",
         {"name": "fashion_mnist", "partition": "dirichlet", "alpha": 0.3, "clients": 20},
