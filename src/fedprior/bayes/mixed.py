@@ -112,10 +112,17 @@ def _objective(family: Family, rows: Rows, gamma: Tensor, L: Tensor, b: Tensor) 
     return _log_density(family, rows, glm.outputs(rows.x, gamma + b @ L.T)) - b.square().sum(1) / 2
 
 
+def _scaled(X: Tensor, L: Tensor) -> Tensor:
+    """X L, without the products by zeros if L is diagonal: a fit of many columns spends most of its time on them."""
+    diagonal = L.diagonal()
+    return X * diagonal if torch.equal(diagonal.diag(), L) else X @ L
+
+
 def _root(H: Tensor, L: Tensor) -> Tensor:
     """The Cholesky factor of I + LᵀHL; nan where inputs are so large that rounding leaves none."""
     root: Tensor
-    root, wrong = torch.linalg.cholesky_ex(torch.eye(len(L), dtype=torch.float64) + L.T @ H @ L)
+    inner = _scaled(_scaled(H.mT, L).mT, L)
+    root, wrong = torch.linalg.cholesky_ex(torch.eye(len(L), dtype=torch.float64) + inner)
     root[wrong > 0] = torch.nan
     return root
 
@@ -151,7 +158,8 @@ def _fit(family: Family, rows: Rows, gamma: Tensor, L: Tensor, b: Tensor) -> Fit
     log_density = _log_density(family, rows, eta)
     log_det = 2 * root.diagonal(dim1=1, dim2=2).log().sum(1)
     log_z = log_density - b.square().sum(1) / 2 - log_det / 2
-    return Fit(b, theta, eta, log_density, H, M, L @ M @ L.T, log_z)
+    V = _scaled(_scaled(M.mT, L.T).mT, L.T)
+    return Fit(b, theta, eta, log_density, H, M, V, log_z)
 
 
 def message(
@@ -175,16 +183,17 @@ def message(
     share = 1 - fit.M.diagonal(dim1=1, dim2=2)
     curvature = share.unsqueeze(2) * share.unsqueeze(1) / 2
     A = fit.H - fit.H @ fit.V @ fit.H
-    C = doubt.gamma if restricted else torch.zeros_like(L)
-    slope = slope + (A @ L).transpose(1, 2) @ C @ A @ L / 2
+    AL, C = _scaled(A, L), doubt.gamma if restricted else torch.zeros_like(L)
+    if restricted:
+        slope = slope + AL.mT @ C @ AL / 2
     noise = _noise(family, rows, fit, C) if isinstance(family, Normal) else torch.zeros(len(b), 0, dtype=torch.float64)
-    entries, sway = covariance.entries, _swing(doubt.gamma @ A @ L, doubt.covariance)
+    entries, sway = covariance.entries, _swing(doubt.gamma @ AL, doubt.covariance)
     return Message(score, pack(A), entries(slope), entries(curvature), sway, noise, fit.log_z)
 
 
 def _swing(R: Tensor, U: Tensor) -> Tensor:
     """The largest standard deviation that the diagonal of R S Rᵀ can have, [C, D]: all entries of S move together."""
-    return ((R.abs() @ U.sqrt()) * R.abs()).sum(-1)
+    return (_scaled(R.abs(), U.sqrt()) * R.abs()).sum(-1)
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -206,7 +215,7 @@ def spread(fit: Fit, L: Tensor, doubt: Doubt, outputs: int = 1) -> Spread:
 
     The mode moves with γ as B = I - VH, and its deviation as -VH: V + B C Bᵀ and V + VH C HV, both with J.
     """
-    VH, LM = fit.V @ fit.H, L @ fit.M
+    VH, LM = fit.V @ fit.H, _scaled(fit.M.mT, L.T).mT
     B = torch.eye(len(L), dtype=torch.float64) - VH
     covariance = fit.V + B @ doubt.gamma @ B.transpose(1, 2)
     N = doubt.covariance * fit.b.unsqueeze(2) * fit.b.unsqueeze(1)  # of entries that S has twice; then the diagonal
