@@ -49,3 +49,15 @@ def test_unknown_methods_and_empty_folders_get_one_sentence(tmp_path: Path) -> N
         CliRunner().invoke(app, [*SMALL, "--methods", "mine", "--out", str(tmp_path)], catch_exceptions=False)
     with pytest.raises(FedpriorError, match="has no finished cell yet"):
         CliRunner().invoke(app, [*SMALL, "--so-far", "--out", str(tmp_path)], catch_exceptions=False)
+
+
+def test_some_federations_of_a_suite(tmp_path: Path) -> None:
+    """One of the three; one that the suite lacks is nothing to run, and a name that nothing has gets a suggestion."""
+    out = ["--methods", "local", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*SMALL, *out, "--federations", "breast cancer Dirichlet 0.5", "--json"])
+    assert done.exit_code == 0, done.output
+    assert [row["federations"] for row in json.loads(done.stdout)["ranks"]] == [1]
+    with pytest.raises(FedpriorError, match=r"nothing to run: .* none is in the suite 'quick'"):
+        CliRunner().invoke(app, [*SMALL, *out, "--federations", "digits iid"], catch_exceptions=False)
+    with pytest.raises(FedpriorError, match="did you mean 'digits 3 labels'"):
+        CliRunner().invoke(app, [*SMALL, *out, "--federations", "digits 3 label"], catch_exceptions=False)

@@ -21,6 +21,9 @@ Which = Annotated[
     Literal["quick", "embedded", "all"],
     typer.Option("--suite", help="three small federations, all that need no download, or also those that were fetched"),
 ]
+Federations = Annotated[
+    str | None, typer.Option("--federations", help="only these of the suite, separated by semicolons")
+]
 Methods = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +46,7 @@ SoFar = Annotated[bool, typer.Option("--so-far", help="run nothing; show what is
 
 def benchmark(
     suite: Which = "embedded",
+    federations: Federations = None,
     methods: Methods = None,
     own: Own = None,
     seeds: Seeds = 5,
@@ -68,11 +72,13 @@ def benchmark(
         from fedprior.report.benchmark import rank_table, write_files
 
         chosen = _chosen(methods, own or [])
-    there, missing = places(suite)
+    there, missing = (_among(names, federations) for names in places(suite))
     cells = [Cell(place, seed, name) for seed in range(seeds) for place in there for name in chosen]
     plan = Plan(cells, tries, rounds, tuple(own or ()))
     if missing and not quiet:
         print(f"skipped, since their data are not stored: {', '.join(missing)}", file=sys.stderr)
+    if not cells and not so_far:
+        raise FedpriorError(f"nothing to run: of these federations, none is in the suite '{suite}' and stored here.")
     lines = read_lines(out) if so_far else run_cells(plan, out, workers, None if quiet else _tell)
     if not lines:
         raise FedpriorError(f"'{out}' has no finished cell yet: run the benchmark without --so-far.")
@@ -83,6 +89,19 @@ def benchmark(
         console = screen(130)
         console.print(rank_table(lines))
         say(console, f"cells, figures and ranks: {out}")
+
+
+def _among(names: list[str], federations: str | None) -> list[str]:
+    """Those of a suite that were asked for."""
+    from fedprior.benchmark.suite import PLACES
+
+    if federations is None:
+        return names
+    given = [name.strip() for name in federations.split(";") if name.strip()]
+    for name in given:
+        if name not in PLACES:
+            raise unknown("federation", name, PLACES)
+    return [name for name in names if name in given]
 
 
 def _chosen(methods: str | None, own: list[Path]) -> list[str]:
