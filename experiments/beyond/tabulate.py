@@ -67,7 +67,8 @@ def main() -> None:
     for folder in options.folders:
         for name, seeds in gathered(folder).items():
             for seed, rows in seeds.items():
-                every[name].setdefault(seed, {}).update(rows)
+                known = every[name].setdefault(seed, {})
+                known |= {row: known.get(row, {}) | figures for row, figures in rows.items()}  # cost may be known already
     found = {name: dict(sorted(seeds.items())) for name, seeds in every.items() if seeds}
     if options.folders:
         write_text(KEPT, "".join(kept_lines(found)))
