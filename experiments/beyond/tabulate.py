@@ -29,21 +29,23 @@ DIGITS = 6
 
 
 def gathered(folder: Path) -> Figures:
-    """The figures of a folder's cells, with cost and bytes of the rows that trained for themselves."""
+    """The figures of a folder's cells, with cost and bytes where every row trained for itself."""
     cells: dict[tuple[str, int], set[str]] = defaultdict(set)
     for name, seed, row in finished(folder):
         cells[name, seed].add(row)
     found: Figures = defaultdict(dict)
     for name, seed in sorted(cells):
         found[name][seed] = judged(Cell(folder, name, seed, cells[name, seed]))
-    for said in lines_of(folder.glob("cells-*.jsonl")):
-        figures = found[said["federation"]].get(said["seed"], {}).get(said["row"])
+    lines = list(lines_of(folder.glob("cells-*.jsonl")))
+    together = {(said["federation"], said["seed"]) for said in lines if said.get("shared")}
+    for said in lines:
+        place = said["federation"], said["seed"]
+        figures = found[place[0]].get(place[1], {}).get(said["row"])
         if figures is None:
             continue  # written since
-        if "cpu_seconds" in said:  # not of a row for which another one trained
-            figures["cpu"] = said["cpu_seconds"]
-        if "bytes" in said:
-            figures["bytes"] = sum(said["bytes"].values())
+        if place not in together:  # costs are compared where every row trained for itself, on one machine
+            figures |= {"cpu": said["cpu_seconds"]}
+            figures |= {"bytes": sum(said["bytes"].values())} if "bytes" in said else {}
         if "selected" in said:
             figures["validation"] = said["selected"]["validation"]["nll"]["mean"]
     return found
@@ -68,7 +70,7 @@ def main() -> None:
         for name, seeds in gathered(folder).items():
             for seed, rows in seeds.items():
                 known = every[name].setdefault(seed, {})
-                known |= {row: known.get(row, {}) | figures for row, figures in rows.items()}  # cost may be known already
+                known |= {row: known.get(row, {}) | figures for row, figures in rows.items()}  # costs may be known
     found = {name: dict(sorted(seeds.items())) for name, seeds in every.items() if seeds}
     if options.folders:
         write_text(KEPT, "".join(kept_lines(found)))
