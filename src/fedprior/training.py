@@ -76,6 +76,11 @@ class Train:
         return Budget(self.batch_size, epochs, self.steps, task.smallest_batch, task.stackable, drop)
 
     @property
+    def moments(self) -> int:
+        """How many tensors the optimiser keeps beside each tensor of weights."""
+        return 2 if self.optimizer == "adam" else int(self.momentum > 0)
+
+    @property
     def steepest(self) -> float | None:
         """The curvature from which on steps overshoot further each time, where that is known: (2 + 2m) / lr for SGD."""
         return 2 * (1 + self.momentum) / self.lr if self.optimizer == "sgd" and self.clip is None else None

@@ -99,6 +99,16 @@ def test_automatic_stacks_of_small_models_are_bounded(hidden: int) -> None:
     assert chosen * model.size <= STACK_SCALARS
 
 
+@pytest.mark.parametrize(
+    ("train", "clients"),
+    [(Train(), 62), (Train(momentum=0.9), 31), (Train(optimizer="adam"), 20)],
+)
+def test_automatic_stacks_make_room_for_moments(train: Train, clients: int) -> None:
+    """40,003 weights, and once or twice as many moments: 2.5 million / 40,003, 80,006 or 120,009."""
+    model = Task(build_model("mlp", {"hidden": [5000]}, (FEATURES,), CLASSES), Categorical(CLASSES))
+    assert chunk_size("auto", FedAvg().bind(model, train)) == clients
+
+
 def test_automatic_stacks_of_other_models() -> None:
     """Convolutions run one by one; so does a perceptron of more than 2.5 million weights; what is given is kept."""
     conv = Task(build_model("lenet5", {}, (1, 16, 16), CLASSES), Categorical(CLASSES))

@@ -246,6 +246,22 @@ def test_the_gradient_of_a_weight_is_contiguous() -> None:
     assert grad.is_contiguous()
 
 
+def test_the_gradient_of_an_input_has_its_layout() -> None:
+    """Two outputs for seven examples are stored outputs first; the layer after them must answer in kind."""
+    w = {
+        "a.weight": normal(1, 2, 2, 9),
+        "a.bias": normal(2, 2, 2),
+        "b.weight": normal(3, 2, 3, 2),
+        "b.bias": normal(4, 2, 3),
+    }
+    hidden = linear(w, "a", normal(0, 2, 7, 9)).detach().requires_grad_()
+    assert not hidden.is_contiguous()
+    coefficients = normal(5, 2, 7, 3)
+    (grad,) = torch.autograd.grad((linear(w, "b", hidden) * coefficients).sum(), hidden)
+    assert grad.stride() == hidden.stride()
+    torch.testing.assert_close(grad, coefficients @ w["b.weight"])
+
+
 def test_a_leaf_that_keeps_factors_gets_no_gradient_of_its_own() -> None:
     """The two factors multiply out to ∂W; bias and input have theirs as ever."""
     x, weight, bias = normal(0, 2, 7, 4).requires_grad_(), normal(1, 2, 3, 4), normal(2, 2, 3).requires_grad_()

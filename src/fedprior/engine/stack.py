@@ -22,7 +22,7 @@ from fedprior.models.task import EVALUATION_BATCH
 from fedprior.protocol import AnyMethod
 from fedprior.rng import Key, Keys
 
-STACK_SCALARS = 2_500_000  # weights per stack that still run well on one core
+STACK_SCALARS = 2_500_000  # weights and moments per stack that still run well on one core: what its caches hold
 STACK_CLIENTS = 256
 HEAD_CLIENTS = 8  # of models that cannot be stacked, whose heads can
 SPLIT_WORK = 2_000_000  # products in a cohort's forward pass from which two stacks on two cores beat one
@@ -36,7 +36,8 @@ def chunk_size(chunk: int | Literal["auto"], method: AnyMethod) -> int:
     if chunk != "auto":
         return chunk
     if method.task.stackable:
-        return max(1, min(STACK_CLIENTS, STACK_SCALARS // method.task.size))
+        kept = method.task.size * (1 + method.train.moments)
+        return max(1, min(STACK_CLIENTS, STACK_SCALARS // kept))
     return HEAD_CLIENTS if method.hints.head_phase else 1
 
 

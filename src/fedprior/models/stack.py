@@ -57,11 +57,18 @@ class StackedLinear(torch.autograd.Function):
             ctx.products.append((grad, x))
             needs_weight = False
         return (
-            grad @ weight if needs_x else None,
+            _pulled(grad, weight, x) if needs_x else None,
             grad.transpose(1, 2) @ x if needs_weight else None,
             grad.sum(1) if needs_bias else None,
             None,
         )
+
+
+def _pulled(grad: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    """g W [C, B, in] in the layout of x: the activation before multiplies the two, ten times as fast if they match."""
+    if x.stride(1) == 1 and not x.is_contiguous():
+        return (weight.transpose(1, 2) @ grad.transpose(1, 2)).transpose(1, 2)
+    return grad @ weight
 
 
 def linear(w: Params, name: str, x: Tensor) -> Tensor:
