@@ -26,8 +26,8 @@ MOST = 2**28
 class Track:
     """The rounds of one training."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self.most = most
+    def __init__(self, most: int | None = None) -> None:
+        self.most = MOST if most is None else most
         self.begin("", 0)
 
     def begin(self, leader: str, first: int) -> None:
