@@ -352,6 +352,47 @@ def test_parts_are_put_together(call: Call) -> None:
     assert lines(call.good("papers"))[NAME][1] == "all of it, 2 seeds"
 
 
+@pytest.fixture
+def saved_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as runs are made, somebody else has saved row A, from a file beside the runs."""
+    run = library.reproduce
+
+    def slow(*given: Any, **options: Any) -> Any:
+        outcome = run(*given, **options)
+        if Path("other.json").exists():
+            RESULTS.mkdir(exist_ok=True)
+            Path("other.json").rename(RESULTS / "table0.json")
+        return outcome
+
+    monkeypatch.setattr(library, "reproduce", slow)
+
+
+def row(call: Call, name: str, seeds: int) -> None:
+    """Runs of a row, whose results are put aside."""
+    call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", "--rows", name, "--seeds", str(seeds))
+    (RESULTS / "table0.json").rename("other.json")
+
+
+@pytest.mark.usefixtures("saved_meanwhile")
+def test_parts_that_are_saved_at_the_same_time_are_put_together(call: Call) -> None:
+    """Row A is saved while B runs: both are there. (It was lost: results were read before the runs.)"""
+    row(call, "A", 2)
+    call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", "--rows", "B", "--out", "runs-B")
+    found = json.loads((RESULTS / "table0.json").read_text())
+    assert (found["rows"], found["missing"]) == (["A", "B"], [])
+
+
+@pytest.mark.usefixtures("saved_meanwhile")
+def test_more_says_when_somebody_else_saved_meanwhile(call: Call) -> None:
+    """The same seeds twice would be counted twice; given again, the command adds what it had run."""
+    row(call, "A", 2)
+    again = ("reproduce", NAME, "--workers", "1", "--quiet", "--more", "--out", "runs-more")
+    refused(call(*again), "another run changed the saved results of small/table0", "same command again")
+    call.good(*again)
+    found = json.loads((RESULTS / "table0.json").read_text())
+    assert [len(found["cells"]["personal"][name]["all"]["values"]) for name in "AB"] == [2, 2]
+
+
 def test_damaged_results_are_noticed_before_anything_is_run(call: Call) -> None:
     RESULTS.mkdir()
     (RESULTS / "table0.json").write_text("mine")

@@ -125,7 +125,8 @@ def reproduce(
     }
     whole = not any((rows, columns, seeds, so_far, more))  # what is less must not replace results
     known = saved.to_extend(table, scale) if more else None
-    there = known or (saved.beside(table, scale) if save and not whole else None)
+    if save and not whole:
+        saved.beside(table, scale)  # damaged results are noticed before anything is run
     again = f"`fedprior reproduce {name}` with the same options"
     runs, minutes = (0, 0.0) if so_far else left(table, folder, **part, known=known)
     if not quiet and not as_json and minutes > 2:
@@ -134,7 +135,8 @@ def reproduce(
     with RunProgress(quiet=quiet or as_json, again=again, runs=runs) as show:
         outcome = run(table, folder, show, **part, settings={"workers": processes}, so_far=so_far, known=known)
     beside = (whole or save or more) and os.access(table.path.parent, os.W_OK)
-    outcome = saved.together(table, there, outcome, more=more) if there and beside else outcome
+    if beside and not whole:
+        outcome = saved.merged(table, outcome, known, more=more)
     written = report.write(outcome, table.results(scale) if beside else folder / "table")
     if as_json:
         print(json.dumps(jsonable(outcome.document()), indent=2))

@@ -52,6 +52,20 @@ def _number(cell: dict[str, Any]) -> Number:
     return Number(cell["paper"], values, tuple(by_client), cell.get("paper_error"), tuple(cell.get("spread", ())))
 
 
+def merged(table: Table, new: Outcome, known: Outcome | None, *, more: bool) -> Outcome:
+    """The outcome with the results that are beside the table by now: another run may have saved there meanwhile.
+
+    With `more`, only runs that `known`, the results at the beginning, lack were made.
+    """
+    old = beside(table, new.scale)
+    if more and old != known:
+        raise FedpriorError(
+            f"another run changed the saved results of {table.name} meanwhile: give the same command again. Its "
+            "finished runs are kept, so it takes only a moment."
+        )
+    return together(table, old, new, more=more) if old else new
+
+
 def together(table: Table, old: Outcome, new: Outcome, *, more: bool = False) -> Outcome:
     """Two parts of a table merged; of two numbers for a cell, the one with more seeds wins, or else the newer.
 
