@@ -91,7 +91,10 @@ def test_compose_by_hand() -> None:
 
 @pytest.mark.parametrize("hidden", [1, 100, 5000])
 def test_automatic_stacks_of_small_models_are_bounded(hidden: int) -> None:
-    """4-h-3 has 8h + 3 weights: 11, 803 and 40,003; the bound is 256 clients, then 2.5 million weights (plain SGD keeps no moments)."""
+    """4-h-3 has 8h + 3 weights: 11, 803 and 40,003; the bound is 256 clients, then 2.5 million weights.
+
+    Plain SGD keeps no moments.
+    """
     model = Task(build_model("mlp", {"hidden": [hidden]}, (FEATURES,), CLASSES), Categorical(CLASSES))
     chosen = chunk_size("auto", FedAvg().bind(model, Train()))
     assert chosen == {1: 256, 100: 256, 5000: 62}[hidden]
