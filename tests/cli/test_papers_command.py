@@ -367,16 +367,16 @@ def saved_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "reproduce", slow)
 
 
-def row(call: Call, name: str, seeds: int) -> None:
-    """Runs of a row, whose results are put aside."""
-    call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", "--rows", name, "--seeds", str(seeds))
+def put_aside(call: Call, row: str) -> None:
+    """The results of a row, for `saved_meanwhile`."""
+    call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", "--rows", row)
     (RESULTS / "table0.json").rename("other.json")
 
 
 @pytest.mark.usefixtures("saved_meanwhile")
 def test_parts_that_are_saved_at_the_same_time_are_put_together(call: Call) -> None:
     """Row A is saved while B runs: both are there. (It was lost: results were read before the runs.)"""
-    row(call, "A", 2)
+    put_aside(call, "A")
     call.good("reproduce", NAME, "--workers", "1", "--quiet", "--save", "--rows", "B", "--out", "runs-B")
     found = json.loads((RESULTS / "table0.json").read_text())
     assert (found["rows"], found["missing"]) == (["A", "B"], [])
@@ -385,7 +385,7 @@ def test_parts_that_are_saved_at_the_same_time_are_put_together(call: Call) -> N
 @pytest.mark.usefixtures("saved_meanwhile")
 def test_more_says_when_somebody_else_saved_meanwhile(call: Call) -> None:
     """The same seeds twice would be counted twice; given again, the command adds what it had run."""
-    row(call, "A", 2)
+    put_aside(call, "A")
     again = ("reproduce", NAME, "--workers", "1", "--quiet", "--more", "--out", "runs-more")
     refused(call(*again), "another run changed the saved results of small/table0", "same command again")
     call.good(*again)
